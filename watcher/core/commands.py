@@ -1,0 +1,239 @@
+"""What the core wants done. Imperative; data only. The runtime carries them out in order.
+
+Rules of this file:
+- `JournalWrite` commands are durable before any command that follows them is begun. Neighbours share one
+  transaction.
+- A command that takes time (hash, list, seal, publish, spawn) is begun, not awaited: its end is an event.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from watcher.core.events import SavedFile
+    from watcher.core.job import Fingerprint, Identity, Job, JsonObject, JsonValue
+
+# --- the inbox ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ObserveFile:
+    """Look at a path: answers `FileObserved` (hint `checked`) or `FileVanished`."""
+
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class RescanInbox:
+    """List the inbox: answers `InboxListed` (or `InboxLost`)."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class HashFile:
+    """Read and hash a settled file: answers `FileHashed`, `FileUnreadable` or `FileVanished`."""
+
+    path: str
+    fingerprint: Fingerprint
+
+
+# --- the journal -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class SaveJob:
+    """Write the job as it is now."""
+
+    job: Job
+
+
+@dataclass(frozen=True, slots=True)
+class FinishJob:
+    """Write the final job with its record, then append the record to the timing log, once."""
+
+    job: Job
+
+
+@dataclass(frozen=True, slots=True)
+class SaveFile:
+    """Remember the hash of these bytes at this path."""
+
+    file: SavedFile
+
+
+@dataclass(frozen=True, slots=True)
+class ForgetFile:
+    """The path is gone from the inbox."""
+
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class FindPriorJobs:
+    """Ask for the final jobs of an identity: answers `PriorJobsFound`, before any other event."""
+
+    path: str
+    identity: Identity
+
+
+# --- executors ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class BatchItem:
+    """One job of a batch, as an executor needs it."""
+
+    job: Job
+    stage_name: str
+    marks: tuple[str, ...]
+    grow_px: int | None
+    unmarked: Literal["hold", "copy"]
+    quality: int | None
+    keep_metadata: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """The jobs that go to the model together."""
+
+    id: str
+    items: tuple[BatchItem, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StartWorker:
+    """Start a resident worker."""
+
+    incarnation: int
+
+
+@dataclass(frozen=True, slots=True)
+class RunBatch:
+    """Give the batch to the resident worker of this incarnation."""
+
+    incarnation: int
+    batch: Batch
+
+
+@dataclass(frozen=True, slots=True)
+class RunCold:
+    """Start a one-shot process with this batch."""
+
+    incarnation: int
+    batch: Batch
+
+
+@dataclass(frozen=True, slots=True)
+class KillWorker:
+    """Dump its stacks, then kill it. It is dead when `WorkerExited` says so."""
+
+    incarnation: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class DrainWorker:
+    """Let it finish what it has, then end."""
+
+    incarnation: int
+
+
+# --- the outbox --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class SealResult:
+    """Check that the source's (and mask's) bytes are final, sync the staged file, choose a free name.
+
+    With `copy_from`, stage a copy of that output first (it must still hash to `copy_sha256`). Answers
+    `ResultSealed`, `SourceChanged`, `StageLost` or `PublishBlocked`.
+    """
+
+    job: Job
+    stage_name: str
+    sha256_out: str
+    copy_from: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PublishResult:
+    """Rename the staged file to its name without replacing, sync the folder.
+
+    With `rescue`, look first whether the outbox already holds the bytes. Answers `ResultPublished`,
+    `NameTaken`, `StageLost` or `PublishBlocked`.
+    """
+
+    job: Job
+    rescue: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DiscardStage:
+    """Remove a staged file that nobody will publish."""
+
+    stage_name: str
+
+
+@dataclass(frozen=True, slots=True)
+class WriteNote:
+    """Write `failed/<source>.json` or `held/<source>.json` into the outbox."""
+
+    kind: Literal["failed", "held"]
+    source: str
+    content: JsonObject
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveNote:
+    """Remove the notes of this source, if there are any."""
+
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class ApplyAfter:
+    """Archive or delete the source (and its mask): only after the result is published and committed."""
+
+    job: Job
+
+
+# --- the log -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Log:
+    """One line of the service log."""
+
+    level: Literal["debug", "info", "warning", "error"]
+    event: str
+    fields: Mapping[str, JsonValue]
+
+
+JournalWrite = SaveJob | FinishJob | SaveFile | ForgetFile
+Command = (
+    ObserveFile
+    | RescanInbox
+    | HashFile
+    | SaveJob
+    | FinishJob
+    | SaveFile
+    | ForgetFile
+    | FindPriorJobs
+    | StartWorker
+    | RunBatch
+    | RunCold
+    | KillWorker
+    | DrainWorker
+    | SealResult
+    | PublishResult
+    | DiscardStage
+    | WriteNote
+    | RemoveNote
+    | ApplyAfter
+    | Log
+)

@@ -1,0 +1,119 @@
+"""The plain values that decisions are made with. `watcher.settings` builds them from the configuration.
+
+Rules of this file: numbers and names only, units in the names, defaults as shipped. A default that comes
+from a measurement says from which.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+
+@dataclass(frozen=True, slots=True)
+class ArrivalPolicy:
+    """When a file counts as complete, and how often the inbox is listed."""
+
+    quiet_s: float = 1.0
+    """How long a fingerprint must stay the same where nothing better proves that the writer is done."""
+    rescan_s: float = 30.0
+    rescan_share: float = 0.05
+    """A listing that is dear is made rarer, so that listing takes at most this share of the time."""
+    burst_rescan_s: float = 0.2
+    """The least time between two listings, however loud the source of events is."""
+    empty_warn_s: float = 600.0
+    """A file of 0 bytes is told of once after this time."""
+    orphan_notice_s: float = 60.0
+    """A mask without a picture is told of once after this time."""
+    young_s: float = 60.0
+    """A file without an end is waited for until its last change is this long ago; then it has failed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """A named rule: which files, where their marks come from, how the result is written."""
+
+    name: str = "default"
+    match: tuple[str, ...] = ("**",)
+    marks: tuple[str, ...] = ("mask",)
+    grow_px: int | None = None
+    """None: max(4 px, 0.5 % of the long side), chosen by the worker."""
+    unmarked: Literal["hold", "copy"] = "hold"
+    orphan_masks: Literal["wait", "picture"] = "wait"
+    """What a file with a mask's name is while no picture has it: a mask that waits, or a picture."""
+    quality: int | None = None
+    """None: the source's own."""
+    keep_metadata: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class BatchPolicy:
+    """What goes to the model together."""
+
+    max_batch: int = 16
+    max_file_bytes: int = 256_000_000
+    """Limit of the sum of the files' sizes: pixels are not known before the worker has looked."""
+    linger_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerPolicy:
+    """The resident worker's life."""
+
+    start_timeout_s: float = 120.0
+    stall_s: float = 120.0
+    """No progress report for so long while a batch runs: the process is killed."""
+    drain_s: float = 25.0
+    kill_s: float = 5.0
+    """A killed process that does not end for so long is told of as an error."""
+    backoff_first_s: float = 0.5
+    backoff_max_s: float = 60.0
+    healthy_s: float = 60.0
+    """So long ready, and one good batch: the backoff starts over."""
+    breaker_crashes: int = 5
+    breaker_window_s: float = 120.0
+    breaker_open_s: float = 60.0
+    breaker_open_max_s: float = 900.0
+    recycle_items: int | None = None
+    recycle_rss_bytes: int | None = None
+    lazy: bool = False
+    """Start the worker with the first job instead of with the service."""
+
+
+@dataclass(frozen=True, slots=True)
+class ColdPolicy:
+    """The one-shot path."""
+
+    enabled: bool = True
+    max_parallel: int = 1
+    first_estimate_s: float = 10.0
+    """What a cold job takes, until one was measured."""
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """When a job is given up."""
+
+    max_solo_faults: int = 2
+    engine_attempts: int = 2
+    """How often an engine error is tried before the job has failed."""
+    publish_retry_s: float = 5.0
+    publish_retry_max_s: float = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """All of it."""
+
+    after: Literal["keep", "archive", "delete"] = "keep"
+    engine: str = "auto"
+    device: str = "auto"
+    """As configured: for the record's `configured` columns where no worker was asked."""
+    once: bool = False
+    """Work off what is there in one-shot processes, then stop."""
+    arrivals: ArrivalPolicy = ArrivalPolicy()
+    recipes: tuple[Recipe, ...] = field(default_factory=lambda: (Recipe(),))
+    batching: BatchPolicy = BatchPolicy()
+    worker: WorkerPolicy = WorkerPolicy()
+    cold: ColdPolicy = ColdPolicy()
+    retry: RetryPolicy = RetryPolicy()

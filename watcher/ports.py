@@ -1,0 +1,185 @@
+"""The edges of the service, as the runtime sees them. Each is implemented by one adapter, faked by one test.
+
+Rules of this file:
+- An adapter that works in the background reports by putting events on the `Sink` it was built with, from
+  its own thread, and changes no state of the service.
+- A method that blocks says for how long. Errors that a person can mend carry a remedy (`RemediableError`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Sequence
+    from typing import TypeAlias
+
+    from watcher.core.commands import Batch, JournalWrite, PublishResult, SealResult, WriteNote
+    from watcher.core.events import Event, Instant, JournalOpened
+    from watcher.core.job import Fingerprint, Identity, Job, JobState, JsonObject
+
+    Sink: TypeAlias = Callable[[Event], None]
+    """Puts one event on the runtime's queue; never blocks, never raises, may be called from any thread."""
+
+
+class RemediableError(Exception):
+    """Something is wrong that a person can mend.
+
+    Attributes:
+        remedy: what to do, in plain words.
+        exit_code: what a command ends with when this reaches it (78 configuration, 75 try again, ...).
+    """
+
+    def __init__(self, message: str, remedy: str, *, exit_code: int = 78) -> None:
+        super().__init__(message)
+        self.remedy = remedy
+        self.exit_code = exit_code
+
+
+class Clock(Protocol):
+    """The only clock of the service process."""
+
+    def now(self) -> Instant:
+        """Monotonic and wall time, read together."""
+        ...
+
+
+class Inbox(Protocol):
+    """Watches one folder and looks at its files. All answers are events; nothing here blocks."""
+
+    def start(self) -> None:
+        """Arm the watcher, then list once. Reports `InboxFound` and `InboxListed`, or `InboxLost`."""
+        ...
+
+    def observe(self, path: str) -> None:
+        """Look at one path: `FileObserved` with hint `checked`, or `FileVanished`."""
+        ...
+
+    def rescan(self, reason: str) -> None:
+        """List the folder: `InboxListed`. Requests that pile up are answered by one listing."""
+        ...
+
+    def hash_file(self, path: str, fingerprint: Fingerprint) -> None:
+        """Hash a file on a thread of its own: `FileHashed`, `FileUnreadable` or `FileVanished`."""
+        ...
+
+    def close(self) -> None:
+        """Stop all threads; at most a second."""
+        ...
+
+
+class Journal(Protocol):
+    """The durable memory of the service. Used by one thread; each call is one transaction."""
+
+    def load(self) -> JournalOpened:
+        """What the core needs at start."""
+        ...
+
+    def commit(self, writes: Sequence[JournalWrite]) -> None:
+        """Make the writes durable, all or none (blocks for one fsync, some milliseconds)."""
+        ...
+
+    def prior_jobs(self, identity: Identity) -> tuple[Job, ...]:
+        """Final jobs of this identity, oldest first."""
+        ...
+
+    def jobs(self, *, states: Collection[JobState] = (), ids: Collection[str] = ()) -> tuple[Job, ...]:
+        """Jobs in any of these states and with any of these ids (empty: all), oldest first."""
+        ...
+
+    def unlogged(self) -> tuple[Job, ...]:
+        """Final jobs whose timing line is not known to be written, oldest first."""
+        ...
+
+    def mark_logged(self, ids: Iterable[str]) -> None:
+        """Their timing lines are on disk. May be lost in a crash: rescue looks at the log itself."""
+        ...
+
+    def close(self) -> None:
+        """Close the database."""
+        ...
+
+
+class TimingLog(Protocol):
+    """`outbox/logs/timings-*.jsonl`: one line a finished job, no job twice."""
+
+    def append(self, record: JsonObject) -> None:
+        """Append one line. Raises OSError where the disk will not take it."""
+        ...
+
+    def logged(self, ids: Collection[str]) -> set[str]:
+        """Which of these jobs have a line already; a torn last line is removed first."""
+        ...
+
+
+class Outbox(Protocol):
+    """Staging, names, publication and notes. Slow calls work on one thread of their own, in order."""
+
+    @property
+    def staging(self) -> str:
+        """Absolute path of the folder where workers put results."""
+        ...
+
+    def seal(self, command: SealResult) -> None:
+        """See `SealResult`."""
+        ...
+
+    def publish(self, command: PublishResult) -> None:
+        """See `PublishResult`."""
+        ...
+
+    def discard(self, stage_name: str) -> None:
+        """Remove a staged file, if it is there."""
+        ...
+
+    def sweep(self, keep: Collection[str]) -> int:
+        """Remove every staged file but these; at start only. Returns how many."""
+        ...
+
+    def write_note(self, command: WriteNote) -> None:
+        """See `WriteNote`. A failure is logged, never raised."""
+        ...
+
+    def remove_note(self, source: str) -> None:
+        """Remove the notes of this source."""
+        ...
+
+    def apply_after(self, job: Job) -> None:
+        """Archive or delete the source. A failure is logged once, never raised."""
+        ...
+
+    def close(self) -> None:
+        """Finish what was begun, then stop the thread."""
+        ...
+
+
+class Executor(Protocol):
+    """Serves batches in processes of its own and reports events with their `Origin`.
+
+    At-least-once: a batch may be reported in part and then lost (`WorkerExited`). Hot and cold pass one
+    conformance suite.
+    """
+
+    def submit(self, incarnation: int, batch: Batch) -> None:
+        """Begin the batch: `BatchStarted`, for each item `ItemStarted` and its end, then `BatchDone`."""
+        ...
+
+    def kill(self, incarnation: int, reason: str) -> None:
+        """Dump the stacks, then kill. `WorkerExited` follows."""
+        ...
+
+    def close(self) -> None:
+        """Kill what still runs and reap it."""
+        ...
+
+
+class ResidentExecutor(Executor, Protocol):
+    """An executor whose process outlives its batches."""
+
+    def start(self, incarnation: int) -> None:
+        """Start the process. Reports `WorkerReady`, or `WorkerExited`."""
+        ...
+
+    def drain(self, incarnation: int) -> None:
+        """End after the running batch. `WorkerExited` follows."""
+        ...

@@ -1,0 +1,105 @@
+"""What the worker asks of an engine, whatever it is made of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from watcher.wire import DeviceFacts, EngineFacts
+
+
+class EngineUnavailableError(RuntimeError):
+    """The configured engine cannot run here; no retry will change that (exit code 78).
+
+    Attributes:
+        remedy: what the user can do, in plain words.
+    """
+
+    def __init__(self, reason: str, remedy: str) -> None:
+        super().__init__(reason)
+        self.remedy = remedy
+
+
+class FillError(RuntimeError):
+    """The engine failed on these crops, or returned something that must not be written (NaN, wrong size)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Crop:
+    """One box of a picture, at native scale.
+
+    Attributes:
+        pixels: uint8, (height, width, 3), RGB; both sides are multiples of 8 and at least 64.
+        hole: bool, (height, width); True where the picture is to be filled. Padding is never hole.
+    """
+
+    pixels: NDArray[np.uint8]
+    hole: NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class LoadSegments:
+    """How long the parts of `Engine.load` took, in nanoseconds of the monotonic clock."""
+
+    import_ns: int = 0
+    device_probe_ns: int = 0
+    model_read_ns: int = 0
+    model_load_ns: int = 0
+
+
+class Engine(Protocol):
+    """Life of an engine: `load` once, `warm_up` once, then `fill` any number of times, one thread."""
+
+    @property
+    def name(self) -> str:
+        """The engine's name in the configuration and the record."""
+        ...
+
+    @property
+    def model_loads(self) -> int:
+        """How often weights were loaded by this process (0 for an engine without weights: it counts 1 load)."""
+        ...
+
+    def load(self) -> LoadSegments:
+        """Import libraries, probe devices, verify and load the model; measure each.
+
+        Raises:
+            EngineUnavailableError: a library or the weights are missing or not what was named.
+        """
+        ...
+
+    def warm_up(self) -> None:
+        """Run the model on tiny synthetic crops until the first user's crop costs what every crop costs."""
+        ...
+
+    def fill(
+        self, crops: Sequence[Crop], *, progress: Callable[[int], None] | None = None
+    ) -> list[NDArray[np.uint8]]:
+        """Fill the holes, one result per crop, in order.
+
+        Args:
+            crops: what to fill.
+            progress: called with the index of each crop when it is done.
+
+        Returns:
+            Arrays of the shape and type of each crop's pixels. Pixels outside the hole are unspecified:
+            the caller composites.
+
+        Raises:
+            FillError: the result is not fit to be written.
+        """
+        ...
+
+    def facts(self) -> EngineFacts:
+        """Configured and actual engine; valid after `load`."""
+        ...
+
+    def device(self) -> DeviceFacts:
+        """Configured, available and actual device with the evidence; valid after `warm_up`."""
+        ...
