@@ -4,7 +4,7 @@ Users never need this script; the folder it writes is committed. It is here so t
 where each file comes from, and make the folder again:
 
     pip install scikit-image
-    python benchmarks/make_sample_inbox.py --data "$(python -c 'import skimage; print(skimage.__path__[0])')/data"
+    python benchmarks/make_sample_inbox.py --data .venv/lib/python3.11/site-packages/skimage/data
 
 Rules: only pictures in the public domain or under CC0 go in (`SOURCES.md` names each); no picture is
 scaled; a picture keeps the bytes it was published with wherever the sample needs no other form; every
@@ -80,18 +80,20 @@ Shape = Ellipse | Polygon | Stroke
 MARKS: dict[str, tuple[Shape, ...]] = {
     # the mission's badge and the name tag, for a neutral portrait
     "astronaut": (
-        Ellipse(171, 386, 40, 40),
+        Ellipse(171, 386, 46, 45),
         Polygon(((276, 335), (331, 343), (329, 382), (277, 376))),
     ),
     # the two thin lightning masts beside the rocket
     "rocket": (
-        Polygon(((196, 120), (202, 120), (206, 190), (205, 364), (170, 364), (184, 190), (194, 190))),
-        Polygon(((440, 120), (449, 120), (455, 190), (464, 364), (436, 364), (440, 190))),
+        Polygon(((196, 120), (202, 120), (206, 190), (209, 374), (166, 374), (184, 190), (194, 190))),
+        Polygon(((441, 120), (449, 120), (458, 190), (480, 398), (446, 398), (434, 376), (438, 190))),
     ),
-    # glare and spoon: what lies on the saucer
+    # the glare of a lamp on the saucer and on the cup's handle
     "coffee": (
-        Ellipse(366, 283, 42, 46),
-        Polygon(((322, 246), (366, 236), (390, 206), (384, 190), (398, 176), (412, 198), (388, 250), (330, 262))),
+        Stroke(((135, 140), (142, 152)), 18),
+        Stroke(((116, 152), (104, 176)), 18),
+        Stroke(((158, 178), (170, 206)), 14),
+        Ellipse(228, 256, 13, 11),
     ),
     # fallen leaves in the lawn
     "grass": (
@@ -110,12 +112,18 @@ MARKS: dict[str, tuple[Shape, ...]] = {
         Ellipse(254, 166, 24, 22),
         Ellipse(726, 473, 42, 42),
     ),
-    # the high-rise on the skyline and the litter on the lawn
-    "camera": (Polygon(((408, 108), (437, 108), (440, 196), (408, 196))), Ellipse(331, 236, 18, 12)),
+    # the high-rises on the skyline
+    "camera": (
+        Polygon(
+            ((408, 110), (438, 110), (440, 150), (470, 140), (474, 168), (498, 172), (498, 192), (408, 194))
+        ),
+    ),
 }
 
 
-def draw_mask(size: tuple[int, int], shapes: tuple[Shape, ...], mode: Literal["1", "L", "RGB"]) -> Image.Image:
+def draw_mask(
+    size: tuple[int, int], shapes: tuple[Shape, ...], mode: Literal["1", "L", "RGB"]
+) -> Image.Image:
     """White shapes on black; hard-edged in mode "1", antialiased in the others.
 
     Args:
@@ -160,9 +168,9 @@ def with_exif(jpeg: bytes, exif: Image.Exif) -> bytes:
 # --- the rendered screenshot ------------------------------------------------------------------
 
 SCREEN = (1600, 900)
-WINDOW = (90, 70, 1170, 850)
-NOTIFICATION = (1196, 52, 1576, 166)
-NOTIFICATION_SHADOW_PX = 12
+WINDOW = (0, 30, 1600, 900)
+NOTIFICATION = (1196, 56, 1576, 170)
+NOTIFICATION_SHADOW_PX = 12  # how far its soft shadow reaches
 INK, GREY, PAPER, BAR, ACCENT = "#24292f", "#6b7280", "#ffffff", "#e7e9ee", "#2f6fb3"
 SIDEBAR = ("Inbox", "Minutes", "Plant list", "Invoices", "Photos", "Archive")
 MINUTES = (
@@ -196,33 +204,17 @@ def font(size_px: int) -> ImageFont.FreeTypeFont:
     return face
 
 
-def draw_wallpaper() -> Image.Image:
-    """A sky from deep to light blue with two ridges, as desktops have."""
-    column = Image.new("RGB", (1, SCREEN[1]))
-    for y in range(SCREEN[1]):
-        share = y / SCREEN[1]
-        column.putpixel((0, y), (int(38 + 96 * share), int(74 + 96 * share), int(120 + 84 * share)))
-    wallpaper = column.resize(SCREEN)
-    canvas = ImageDraw.Draw(wallpaper)
-    far = [(0, 640), (260, 560), (520, 630), (900, 520), (1220, 610), (1600, 500), (1600, 900), (0, 900)]
-    near = [(0, 770), (380, 690), (760, 760), (1180, 660), (1600, 720), (1600, 900), (0, 900)]
-    canvas.polygon(far, fill="#5d7f9c")
-    canvas.polygon(near, fill="#3f627d")
-    return wallpaper.filter(ImageFilter.GaussianBlur(1.2))
-
-
 def draw_window(screen: Image.Image) -> None:
-    """A mail program with the minutes of a club."""
+    """A mail program, maximised, with the minutes of a club."""
     canvas = ImageDraw.Draw(screen)
     left, top, right, bottom = WINDOW
-    canvas.rounded_rectangle(WINDOW, radius=10, fill=PAPER)
-    canvas.rounded_rectangle((left, top, right, top + 44), radius=10, fill=BAR)
-    canvas.rectangle((left, top + 24, right, top + 44), fill=BAR)
+    canvas.rectangle(WINDOW, fill=PAPER)
+    canvas.rectangle((left, top, right, top + 44), fill=BAR)
     for index, colour in enumerate(("#e5605b", "#e8b544", "#62b35c")):
         x = left + 22 + 22 * index
         canvas.ellipse((x - 7, top + 15, x + 7, top + 29), fill=colour)
     canvas.text(((left + right) // 2, top + 22), "Minutes - Garden club", INK, font(17), anchor="mm")
-    canvas.rectangle((left, top + 44, left + 200, bottom - 10), fill="#f3f4f7")
+    canvas.rectangle((left, top + 44, left + 200, bottom), fill="#f3f4f7")
     for index, name in enumerate(SIDEBAR):
         y = top + 74 + 38 * index
         if name == "Minutes":
@@ -230,9 +222,9 @@ def draw_window(screen: Image.Image) -> None:
         canvas.text((left + 28, y), name, ACCENT if name == "Minutes" else INK, font(16))
     canvas.text((left + 240, top + 78), "Garden club, November meeting", INK, font(30))
     canvas.text((left + 240, top + 122), "from Marta K. to all members, 10 November, 21:04", GREY, font(15))
-    canvas.line((left + 240, top + 152, right - 40, top + 152), fill="#d3d6dc", width=1)
+    canvas.line((left + 240, top + 170, right - 40, top + 170), fill="#d3d6dc", width=1)
     for index, line in enumerate(MINUTES):
-        canvas.text((left + 240, top + 176 + 32 * index), line, INK, font(18))
+        canvas.text((left + 240, top + 192 + 32 * index), line, INK, font(18))
     canvas.rounded_rectangle((right - 150, bottom - 60, right - 40, bottom - 22), radius=6, fill=ACCENT)
     canvas.text((right - 95, bottom - 41), "Reply", "#ffffff", font(17), anchor="mm")
 
@@ -266,7 +258,7 @@ def draw_notification(screen: Image.Image) -> None:
 
 def draw_screenshot() -> Image.Image:
     """The whole screen."""
-    screen = draw_wallpaper()
+    screen = Image.new("RGB", SCREEN, PAPER)
     draw_panel(screen)
     draw_window(screen)
     draw_notification(screen)

@@ -202,6 +202,8 @@ class ApplyAfter:
     job: Job
 
 
+LogLevel = Literal["debug", "info", "warning", "error"]
+
 # --- the log -----------------------------------------------------------------------------------------------
 
 
@@ -209,7 +211,7 @@ class ApplyAfter:
 class Log:
     """One line of the service log."""
 
-    level: Literal["debug", "info", "warning", "error"]
+    level: LogLevel
     event: str
     fields: Mapping[str, JsonValue]
 

@@ -72,11 +72,16 @@ class FileVanished:
 
 @dataclass(frozen=True, slots=True)
 class InboxListed:
-    """A rescan: every file that is not ignored, as it was between the two instants."""
+    """A rescan: every file that is not ignored, as it was between the two instants.
+
+    Of the folders in `unreadable` (and what lies under them) nothing is known: what was in them has not
+    vanished.
+    """
 
     files: Mapping[str, Fingerprint]
     started_ns: int
     finished_ns: int
+    unreadable: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,10 @@ class FillError(RuntimeError):
     """The engine failed on these crops, or returned something that must not be written (NaN, wrong size)."""
 
 
+class DeviceLostError(FillError):
+    """The accelerator's state is broken until this process ends (a sticky CUDA error): exit code 76."""
+
+
 @dataclass(frozen=True, slots=True)
 class Crop:
     """One box of a picture, at native scale.
@@ -63,7 +67,7 @@ class Engine(Protocol):
 
     @property
     def model_loads(self) -> int:
-        """How often weights were loaded by this process (0 for an engine without weights: it counts 1 load)."""
+        """How often a model was loaded by this process; an engine without weights counts its one `load`."""
         ...
 
     def load(self) -> LoadSegments:

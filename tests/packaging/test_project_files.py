@@ -1,0 +1,458 @@
+"""The files that no code checks: configuration, unit, samples, pins, Makefile, and words no file may hold."""
+
+from __future__ import annotations
+
+import configparser
+import os
+import re
+import shutil
+import stat
+import subprocess
+import sys
+import tomllib
+from collections import Counter
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+from PIL import Image, ImageOps
+from pydantic import BaseModel
+
+from watcher import settings
+
+PICTURES = {".jpg", ".png", ".webp"}
+ORIENTATION = 0x0112
+
+
+# --- config/watcher.toml --------------------------------------------------------------------------
+
+MENTION = re.compile(r"^(?:# Example: |#)?([a-z0-9_]+) = ", re.MULTILINE)
+DEFAULT = re.compile(r"^#(?=[a-z0-9_]+ = )", re.MULTILINE)
+
+
+@pytest.fixture(scope="module")
+def config_text(root: Path) -> str:
+    return (root / "config" / "watcher.toml").read_text(encoding="utf-8")
+
+
+@pytest.fixture
+def no_other_source(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No variable of the environment plays into the configuration."""
+    for name in os.environ:
+        if name.startswith(("WATCHER_", "LAMA_")):
+            monkeypatch.delenv(name)
+
+
+@pytest.mark.usefixtures("no_other_source")
+def test_configuration_is_accepted_and_every_default_it_shows_is_the_real_one(
+    config_text: str, tmp_path: Path
+) -> None:
+    as_shipped, spelled_out = tmp_path / "as_shipped.toml", tmp_path / "spelled_out.toml"
+    as_shipped.write_text(config_text, encoding="utf-8")
+    uncommented, count = DEFAULT.subn("", config_text)
+    assert count > 20
+    spelled_out.write_text(uncommented, encoding="utf-8")
+    assert settings.load(spelled_out).model_dump() == settings.load(as_shipped).model_dump()
+
+
+@pytest.mark.usefixtures("no_other_source")
+def test_every_example_in_the_configuration_is_accepted(config_text: str, tmp_path: Path) -> None:
+    with_examples, count = re.subn(r"^# Example: ", "", config_text, flags=re.MULTILINE)
+    assert count > 5
+    path = tmp_path / "watcher.toml"
+    path.write_text(with_examples.replace("(64 hexadecimal digits)", "0" * 64), encoding="utf-8")
+    loaded = settings.load(path)
+    assert loaded.recipes[0].orphan_masks == "picture"
+    assert loaded.engine.threads == 2
+
+
+def keys_of(model: type[BaseModel]) -> dict[str, set[str]]:
+    """The keys by section ("" for the top); a section is a field that is a model, or a tuple of them."""
+    keys: dict[str, set[str]] = {"": set()}
+    for name, field in model.model_fields.items():
+        kinds = [field.annotation, *get_args(field.annotation)]
+        section = next(
+            (kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)), None
+        )
+        if section is None:
+            keys[""].add(name)
+        else:
+            keys[name] = set(section.model_fields)
+    return keys
+
+
+def test_configuration_teaches_every_key_under_its_section_and_no_other(config_text: str) -> None:
+    parts = re.split(r"^\[+([a-z]+)\]+\n", config_text, flags=re.MULTILINE)
+    mentioned: dict[str, set[str]] = {"": set(MENTION.findall(parts[0]))}
+    for section, body in zip(parts[1::2], parts[2::2], strict=True):
+        mentioned.setdefault(section, set()).update(MENTION.findall(body))
+    assert mentioned == keys_of(settings.Settings)
+
+
+def test_every_key_has_an_explanation_above_it(config_text: str) -> None:
+    lines = config_text.splitlines()
+    for number, line in enumerate(lines):
+        if MENTION.match(line) and "recipes" not in section_at(lines, number):
+            assert lines[number - 1].startswith("# "), f"line {number + 1}: {line}"
+
+
+def section_at(lines: list[str], number: int) -> str:
+    """The header of the section that a line stands in."""
+    return next((line for line in reversed(lines[:number]) if line.startswith("[")), "")
+
+
+@pytest.mark.parametrize("key", ["inbox", "outbox", "archive"])
+def test_init_can_replace_the_folders(config_text: str, key: str) -> None:
+    assert config_text.splitlines().count(f'{key} = "~/Retouch/{key}"') == 1
+    assert len(re.findall(rf"^#?\s*{key} = ", config_text, re.MULTILINE)) == 1
+
+
+def test_recipes_have_only_marks_that_work_and_end_in_a_rule_for_everything(config_text: str) -> None:
+    recipes = tomllib.loads(config_text)["recipes"]
+    assert [recipe["name"] for recipe in recipes] == ["erased", "default"]
+    assert {mark for recipe in recipes for mark in recipe["marks"]} == {"mask", "alpha"}
+    assert recipes[-1]["match"] == ["**"]
+    assert "alpha" not in recipes[-1]["marks"], "a picture may be transparent by nature"
+
+
+# --- service/watcher.service ----------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def unit(root: Path) -> configparser.ConfigParser:
+    parser = configparser.ConfigParser(strict=True, interpolation=None, comment_prefixes=("#",))
+    parser.optionxform = str  # type: ignore[assignment,method-assign]  # keys of a unit keep their case
+    parser.read(root / "service" / "watcher.service", encoding="utf-8")
+    return parser
+
+
+def test_unit_is_never_left_dead_by_the_start_limit(unit: configparser.ConfigParser) -> None:
+    assert not [key for key in unit["Service"] if key.startswith("StartLimit")], "systemd ignores it there"
+    assert unit["Unit"]["StartLimitIntervalSec"] == "0"
+
+
+def test_unit_restarts_with_growing_delays_but_not_on_a_wrong_configuration(
+    unit: configparser.ConfigParser,
+) -> None:
+    service = unit["Service"]
+    assert service["Restart"] == "on-failure"
+    assert 0 < float(service["RestartSec"]) < float(service["RestartMaxDelaySec"])
+    assert int(service["RestartSteps"]) > 0, "without steps systemd ignores the longest delay"
+    assert "78" in service["RestartPreventExitStatus"].split()
+
+
+def test_unit_leaves_time_to_drain_and_stops_the_service_first(
+    unit: configparser.ConfigParser, config_text: str
+) -> None:
+    service = unit["Service"]
+    drain_s = tomllib.loads(DEFAULT.sub("", config_text))["worker"]["drain_s"]
+    assert float(service["TimeoutStopSec"]) >= drain_s + 10
+    assert service["KillMode"] == "mixed"
+
+
+def test_unit_survives_its_worker_and_does_not_break_its_engine(unit: configparser.ConfigParser) -> None:
+    service = unit["Service"]
+    assert service["OOMPolicy"] == "continue", "else a worker killed for want of memory stops the service"
+    assert "MemoryDenyWriteExecute" not in service, "it breaks the CPU kernels that are compiled at run time"
+    # These need user namespaces, without which the unit would not start (systemd.exec, "user services").
+    needs_namespaces = {
+        key for key in service if key.startswith(("Protect", "Private", "ReadOnly", "ReadWrite"))
+    }
+    assert needs_namespaces == set()
+
+
+def test_unit_starts_one_replaceable_command(root: Path) -> None:
+    text = (root / "service" / "watcher.service").read_text(encoding="utf-8")
+    assert re.findall(r"^ExecStart=.*$", text, re.MULTILINE) == ["ExecStart=%h/.local/bin/watcher run"]
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd on this machine")
+def test_systemd_itself_finds_no_fault(root: Path, tmp_path: Path) -> None:
+    text = (root / "service" / "watcher.service").read_text(encoding="utf-8")
+    path = tmp_path / "watcher.service"
+    path.write_text(text.replace("%h/.local/bin/watcher", sys.executable), encoding="utf-8")
+    env = {**os.environ, "SYSTEMD_LOG_LEVEL": "warning", "XDG_RUNTIME_DIR": str(tmp_path)}
+    done = subprocess.run(
+        ["systemd-analyze", "--user", "verify", path],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=env,
+        timeout=30,
+    )
+    if "Failed to" in done.stderr and "manager" in done.stderr:
+        pytest.skip(f"systemd cannot be asked here: {done.stderr.strip()}")
+    newer = ("RestartSteps", "RestartMaxDelaySec")  # unknown to systemd < 254, which the unit says
+    complaints = [
+        line
+        for line in done.stderr.splitlines()
+        if "watcher.service" in line and not any(f"Unknown key name '{key}'" in line for key in newer)
+        if not any(f"Unknown key '{key}'" in line for key in newer)
+    ]
+    assert complaints == []
+
+
+# --- sample_inbox/ --------------------------------------------------------------------------------
+
+
+def is_mask(path: Path) -> bool:
+    return path.parent.name == "masks" or path.stem.endswith((".mask", "_mask"))
+
+
+def mask_of(picture: Path) -> Path | None:
+    names = (
+        f"{picture.name}.mask.png",
+        f"{picture.stem}.mask.png",
+        f"{picture.stem}_mask.png",
+        f"masks/{picture.stem}.png",
+    )
+    found = [picture.parent / name for name in names if (picture.parent / name).is_file()]
+    assert len(found) <= 1, found
+    return found[0] if found else None
+
+
+@pytest.fixture(scope="module")
+def pictures(root: Path) -> list[Path]:
+    files = sorted(path for path in (root / "sample_inbox").rglob("*") if path.suffix in PICTURES)
+    return [path for path in files if not is_mask(path)]
+
+
+def test_samples_are_many_small_and_of_all_kinds(root: Path, pictures: list[Path]) -> None:
+    assert len(pictures) >= 8
+    assert (
+        sum(path.stat().st_size for path in (root / "sample_inbox").rglob("*") if path.is_file()) < 4_000_000
+    )
+    kinds = Counter(path.suffix for path in pictures)
+    assert set(kinds) == PICTURES
+    assert kinds[".jpg"] >= 3
+
+
+def test_each_mask_fits_what_a_viewer_shows_and_marks_a_part_of_it(pictures: list[Path]) -> None:
+    used = []
+    for picture in pictures:
+        if (mask_path := mask_of(picture)) is None:
+            continue
+        used.append(mask_path)
+        with Image.open(picture) as image, Image.open(mask_path) as mask:
+            assert mask.size == ImageOps.exif_transpose(image).size, mask_path
+            marked = mask.convert("L").point([0] * 128 + [255] * 128).histogram()[255]
+        assert 0.0005 < marked / (mask.width * mask.height) < 0.2, mask_path
+    everything = [path for path in pictures[0].parent.rglob("*.png") if is_mask(path)]
+    assert sorted(used) == sorted(everything), "a mask without a picture"
+
+
+def test_samples_show_every_way_to_name_a_mask(pictures: list[Path]) -> None:
+    masks = [(picture, mask) for picture in pictures if (mask := mask_of(picture))]
+    assert any(mask.name == f"{picture.name}.mask.png" for picture, mask in masks)
+    assert any(mask.name == f"{picture.stem}.mask.png" for picture, mask in masks)
+    assert any(mask.name == f"{picture.stem}_mask.png" for picture, mask in masks)
+    assert any(mask.parent.name == "masks" for _, mask in masks)
+
+
+def test_one_is_erased_by_alpha_where_the_recipe_looks_and_one_is_unmarked(pictures: list[Path]) -> None:
+    unmarked = [picture for picture in pictures if mask_of(picture) is None]
+    erased = [picture for picture in unmarked if picture.parent.name == "erased"]
+    (held,) = (picture for picture in unmarked if picture not in erased)
+    assert held.name == "cat.jpg"
+    for picture in erased:
+        with Image.open(picture) as image:
+            alpha = image.getchannel("A").histogram()
+        assert alpha[0] > 500
+        assert alpha[0] + alpha[255] == sum(alpha)
+    assert erased
+
+
+def test_jpegs_carry_metadata_and_one_is_stored_on_its_side(pictures: list[Path]) -> None:
+    orientations = []
+    for picture in pictures:
+        if picture.suffix == ".jpg":
+            with Image.open(picture) as image:
+                exif = image.getexif()
+            assert exif, picture
+            orientations.append(exif[ORIENTATION])
+    assert orientations.count(6) == 1
+
+
+def test_every_sample_has_a_source_and_a_free_licence(root: Path, pictures: list[Path]) -> None:
+    text = (root / "sample_inbox" / "SOURCES.md").read_text(encoding="utf-8")
+    rows = {match[1]: match[0] for match in re.finditer(r"^\| `([^`]+)` \|.*$", text, re.MULTILINE)}
+    assert set(rows) == {picture.relative_to(root / "sample_inbox").as_posix() for picture in pictures}
+    for row in rows.values():
+        licence = [cell.strip() for cell in row.split("|")][4]
+        assert licence in {"CC0 1.0", "public domain", "public domain (CC0 1.0)"}, row
+
+
+# --- constraints.txt ------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def pins(root: Path) -> dict[str, Version]:
+    lines = (root / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    entries = [line for line in lines if line and not line.startswith("#")]
+    assert all(re.fullmatch(r"[A-Za-z0-9._-]+==[A-Za-z0-9.]+", line) for line in entries), (
+        "exact and public only"
+    )
+    names = [canonicalize_name(line.partition("==")[0]) for line in entries]
+    assert len(set(names)) == len(names)
+    return dict(zip(names, (Version(line.partition("==")[2]) for line in entries), strict=True))
+
+
+def declared(root: Path) -> list[str]:
+    project: dict[str, Any] = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))
+    extras = [line for extra in project["project"]["optional-dependencies"].values() for line in extra]
+    groups = [line for group in project["dependency-groups"].values() for line in group]
+    return [*project["build-system"]["requires"], *project["project"]["dependencies"], *extras, *groups]
+
+
+def test_every_declared_dependency_is_pinned_within_its_range(root: Path, pins: dict[str, Version]) -> None:
+    for line in declared(root):
+        requirement = Requirement(line)
+        assert pins[canonicalize_name(requirement.name)] in requirement.specifier, line
+
+
+def test_pins_hold_no_build_for_one_kind_of_device(pins: dict[str, Version]) -> None:
+    assert "torch" in pins
+    assert not [name for name in pins if name.startswith(("torchvision", "nvidia", "cuda", "triton"))]
+
+
+# --- Makefile, .ci/run, CHANGELOG.md --------------------------------------------------------------
+
+
+def make(folder: Path, *arguments: str, path: str) -> subprocess.CompletedProcess[str]:
+    env = {"PATH": path, "HOME": str(folder), "LC_ALL": "C"}
+    command = ["make", "-C", str(folder), *arguments]
+    return subprocess.run(command, env=env, capture_output=True, text=True, check=False, timeout=60)
+
+
+@pytest.fixture
+def makefile_folder(root: Path, tmp_path: Path) -> Path:
+    folder = tmp_path / "tree"
+    folder.mkdir()
+    shutil.copy(root / "Makefile", folder)
+    return folder
+
+
+def script(path: Path, text: str) -> None:
+    path.write_text(f"#!/bin/sh\n{text}\n", encoding="utf-8")
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+
+
+TOOLS = "/usr/bin:/bin"
+
+
+def test_make_alone_lists_every_target(makefile_folder: Path) -> None:
+    listed = make(makefile_folder, path=TOOLS).stdout
+    for target in ("demo", "test", "check", "format", "soak", "bench", "wheel", "clean", "help"):
+        assert re.search(rf"make {target} +\S", listed), target
+
+
+def test_make_passes_over_a_python_that_is_there_and_does_not_work(
+    makefile_folder: Path, tmp_path: Path
+) -> None:
+    fakes = tmp_path / "bin"
+    fakes.mkdir()
+    script(fakes / "python3.13", 'echo "pyenv: python3.13: command not found" >&2; exit 127')
+    script(fakes / "python3.12", "exit 1")
+    script(fakes / "python3.11", f'exec "{sys.executable}" "$@"')
+    done = make(makefile_folder, "python", path=f"{fakes}:{TOOLS}")
+    assert done.returncode == 0, done.stderr
+    assert f"Python: {fakes / 'python3.11'}" in done.stdout.splitlines()
+
+
+def test_make_says_what_to_do_where_there_is_no_python(makefile_folder: Path, tmp_path: Path) -> None:
+    fakes = tmp_path / "bin"
+    fakes.mkdir()
+    for name in ("python3.13", "python3.12", "python3.11", "python3"):
+        script(fakes / name, "exit 1")
+    done = make(makefile_folder, "python", path=f"{fakes}:{TOOLS}")
+    assert done.returncode != 0
+    assert "No usable Python >= 3.11" in done.stderr
+    assert "make PYTHON=" in done.stderr
+    wrong = make(makefile_folder, "python", f"PYTHON={fakes / 'python3'}", path=TOOLS)
+    assert wrong.returncode != 0, "a Python that was named is checked too"
+
+
+def test_ci_runs_demo_check_and_test_without_a_terminal(root: Path) -> None:
+    path = root / ".ci" / "run"
+    assert os.access(path, os.X_OK)
+    text = path.read_text(encoding="utf-8")
+    assert text.startswith("#!/usr/bin/env bash\n")
+    assert {
+        "set -euo pipefail",
+        "export CI=true",
+        "exec </dev/null",
+        "make demo",
+        "make check",
+        "make test",
+    } <= set(text.splitlines())
+
+
+def test_changelog_knows_this_version(root: Path) -> None:
+    text = (root / "CHANGELOG.md").read_text(encoding="utf-8")
+    version = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
+    headings = re.findall(r"^## \[([^\]]+)\]", text, re.MULTILINE)
+    assert headings[0] == "Unreleased"
+    assert version in headings or headings == ["Unreleased"], "a released version has its own heading"
+
+
+# --- what must not stand anywhere -----------------------------------------------------------------
+
+SKIPPED = {".git", "dist", "build", "demo_run", "__pycache__"}
+TEXT = {
+    "",
+    ".py",
+    ".md",
+    ".toml",
+    ".txt",
+    ".service",
+    ".json",
+    ".jsonl",
+    ".yml",
+    ".yaml",
+    ".sh",
+    ".html",
+    ".css",
+    ".js",
+}
+# In pieces, so that this file does not hold them.
+FORBIDDEN = tuple(
+    "".join(pieces)
+    for pieces in (
+        ("/work", "/main"),
+        ("/work", "/shared"),
+        ("..", "/shared"),
+        ("/tm", "p/w/"),
+        ("/ro", "ot/"),
+        ("/opt", "/wheels"),
+        ("/opt", "/pypi"),
+        ("files.", "pythonhosted"),
+        ("file", ":///"),
+    )
+)
+
+
+def project_files(root: Path) -> list[Path]:
+    found: list[Path] = []
+    for folder, folders, files in os.walk(root):
+        folders[:] = [
+            name
+            for name in folders
+            if name not in SKIPPED and not name.startswith(".venv") and "cache" not in name
+        ]
+        found += [Path(folder, name) for name in files if Path(name).suffix in TEXT]
+    return found
+
+
+def test_no_file_names_a_place_that_only_one_machine_has(root: Path) -> None:
+    files = project_files(root)
+    assert root / "pyproject.toml" in files
+    found = [
+        f"{path.relative_to(root)}: {piece}"
+        for path in files
+        for piece in FORBIDDEN
+        if piece in path.read_text(encoding="utf-8", errors="replace")
+    ]
+    assert found == []

@@ -1,0 +1,508 @@
+"""The durable memory of the service: one SQLite file in `state_dir`.
+
+Rules of this file:
+- What `commit` has returned from is on the disk, all of it, or it has raised and none of it is.
+- A job's number is never given twice, also when its row is long gone.
+- Only the service writes. Others open the file with `open_readonly`, while it runs or after it.
+- Names are kept as bytes, since a name need not be UTF-8. Integers that SQLite cannot hold (inodes
+  of 64 bits, times after 2262) are kept as text: a fingerprint that came back rounded would look like a change.
+- Nothing that SQLite raises leaves this file, unless it is a bug of ours: a person gets a remedy.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
+
+from watcher.adapters.filesystems import file_system_type, is_network
+from watcher.core.commands import FinishJob, ForgetFile, SaveFile, SaveJob
+from watcher.core.events import JournalOpened, SavedFile
+from watcher.core.job import FINAL_STATES, Fingerprint, Identity, Job, JobState
+from watcher.ports import RemediableError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+    from pathlib import Path
+    from types import TracebackType
+
+    from watcher.core.commands import JournalWrite
+
+_Row: TypeAlias = "tuple[Any, ...]"
+
+_TRY_AGAIN: Final = 75
+_BUSY_MS: Final = 5000
+_WAL_LIMIT_BYTES: Final = 64 << 20
+_CHECKED_BYTES: Final = 64 << 20
+"""A larger file is not read through at start: it would keep the service from watching."""
+_IDS_A_QUERY: Final = 500  # SQLite before 3.32 takes 999 parameters
+
+_FINAL_SQL: Final = ", ".join(f"'{state}'" for state in sorted(FINAL_STATES))
+
+MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (
+    (
+        "CREATE TABLE meta (key TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID",
+        "INSERT INTO meta (key, value) VALUES ('next_number', 1)",
+        # columns without a type keep what they get: see the rule on integers
+        """CREATE TABLE jobs (
+            seq INTEGER PRIMARY KEY AUTOINCREMENT,
+            id TEXT NOT NULL UNIQUE,
+            source BLOB NOT NULL,
+            inode NOT NULL, size_bytes NOT NULL, mtime_ns NOT NULL, ctime_ns NOT NULL,
+            picture_sha256 TEXT NOT NULL, mask_sha256 TEXT, recipe BLOB NOT NULL,
+            state TEXT NOT NULL,
+            created_s REAL NOT NULL,
+            mask BLOB,
+            mask_inode, mask_size_bytes, mask_mtime_ns, mask_ctime_ns,
+            attempts INTEGER NOT NULL, solo_faults INTEGER NOT NULL, suspect INTEGER NOT NULL,
+            duplicate_of TEXT, retry_of TEXT,
+            stage_name BLOB, output BLOB, sha256_out TEXT, reason BLOB,
+            record TEXT,
+            logged INTEGER NOT NULL DEFAULT 0
+        )""",
+        "CREATE INDEX jobs_by_identity ON jobs (picture_sha256, mask_sha256, recipe)",
+        "CREATE INDEX jobs_by_state ON jobs (state)",
+        "CREATE INDEX jobs_unlogged ON jobs (seq) WHERE logged = 0",
+        """CREATE TABLE files (
+            path BLOB PRIMARY KEY,
+            inode NOT NULL, size_bytes NOT NULL, mtime_ns NOT NULL, ctime_ns NOT NULL,
+            sha256 TEXT NOT NULL
+        ) WITHOUT ROWID""",
+    ),
+)
+"""Entry N brings a file from schema N to N + 1. Entries are only ever appended."""
+
+_COLUMNS: Final = (
+    *("id", "source", "inode", "size_bytes", "mtime_ns", "ctime_ns"),
+    *("picture_sha256", "mask_sha256", "recipe", "state", "created_s"),
+    *("mask", "mask_inode", "mask_size_bytes", "mask_mtime_ns", "mask_ctime_ns"),
+    *("attempts", "solo_faults", "suspect", "duplicate_of", "retry_of"),
+    *("stage_name", "output", "sha256_out", "reason", "record"),
+)
+_SELECT_JOBS: Final = f"SELECT seq, {', '.join(_COLUMNS)} FROM jobs"  # noqa: S608 - literals of this file
+_SAVE_JOB: Final = (
+    f"INSERT INTO jobs ({', '.join(_COLUMNS)}) VALUES ({', '.join('?' * len(_COLUMNS))}) "  # noqa: S608 - as above
+    f"ON CONFLICT (id) DO UPDATE SET {', '.join(f'{name} = excluded.{name}' for name in _COLUMNS[1:])}"
+)
+_SAVE_FILE: Final = (
+    "INSERT OR REPLACE INTO files (path, inode, size_bytes, mtime_ns, ctime_ns, sha256) "
+    "VALUES (?, ?, ?, ?, ?, ?)"
+)
+
+
+class SqliteJournal:
+    """Implements `watcher.ports.Journal` on one file.
+
+    Use it on the thread that made it. It does not keep a second service out: the service's own lock does.
+    """
+
+    def __init__(self, path: Path, *, readonly: bool = False) -> None:
+        """Open the journal; make it, or bring it up to date, where that is needed.
+
+        Args:
+            path: the file; its folder is made.
+            readonly: only look at it (see `open_readonly`).
+
+        Raises:
+            RemediableError: it lies on a network file system, is damaged, is of a newer watcher, or the disk
+                refuses.
+        """
+        self._path = path
+        if not readonly:
+            _refuse_network(path)
+            _make_folder(path)
+        with _explained(path):
+            self._database = _connect(path, readonly=readonly)
+            try:
+                if readonly:
+                    self._refuse_other_schema()
+                else:
+                    self._prepare()
+            except BaseException:
+                self._database.close()
+                raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def load(self) -> JournalOpened:
+        """What the core needs at start."""
+        with _explained(self._path), self._transaction("BEGIN"):
+            jobs = self._select(f"WHERE state NOT IN ({_FINAL_SQL})")
+            files = self._database.execute(
+                "SELECT path, inode, size_bytes, mtime_ns, ctime_ns, sha256 FROM files ORDER BY path"
+            ).fetchall()
+            number = self._meta("next_number")
+            return JournalOpened(
+                jobs=jobs,
+                files=tuple(SavedFile(_text(path), _fingerprint(rest[:4]), rest[4]) for path, *rest in files),
+                next_number=number,
+            )
+
+    def commit(self, writes: Sequence[JournalWrite]) -> None:
+        """Make the writes durable, all or none.
+
+        Raises:
+            RemediableError: none was made; `exit_code` 75 where a later try may work (disk full, busy).
+        """
+        if not writes:
+            return
+        with _explained(self._path), self._transaction("BEGIN IMMEDIATE"):
+            for write in writes:
+                self._write(write)
+
+    def prior_jobs(self, identity: Identity) -> tuple[Job, ...]:
+        """Final jobs of this identity, oldest first."""
+        with _explained(self._path):
+            return self._select(
+                f"WHERE picture_sha256 = ? AND mask_sha256 IS ? AND recipe = ? AND state IN ({_FINAL_SQL})",
+                (identity.picture_sha256, identity.mask_sha256, _blob(identity.recipe)),
+            )
+
+    def jobs(self, *, states: Collection[JobState] = (), ids: Collection[str] = ()) -> tuple[Job, ...]:
+        """Jobs in any of these states and with any of these ids (empty: all), oldest first."""
+        clause, values = _among("state", [str(state) for state in states])
+        wanted = list(dict.fromkeys(ids))
+        with _explained(self._path):
+            if not wanted:
+                return self._select(f"WHERE {clause}", values)
+            with self._transaction("BEGIN"):
+                found: dict[int, Job] = {}
+                for start in range(0, len(wanted), _IDS_A_QUERY):
+                    more, keys = _among("id", wanted[start : start + _IDS_A_QUERY])
+                    found.update(self._numbered(f"WHERE {clause} AND {more}", (*values, *keys)))
+        return tuple(found[seq] for seq in sorted(found))
+
+    def unlogged(self) -> tuple[Job, ...]:
+        """Final jobs whose timing line is not known to be written, oldest first."""
+        with _explained(self._path):
+            return self._select(f"WHERE logged = 0 AND state IN ({_FINAL_SQL})")
+
+    def mark_logged(self, ids: Iterable[str]) -> None:
+        """Their timing lines are on disk. Not synced: a crash may lose it, and rescue looks at the log."""
+        with _explained(self._path):
+            self._database.execute("PRAGMA synchronous = NORMAL")
+            try:
+                with self._transaction("BEGIN IMMEDIATE"):
+                    self._database.executemany(
+                        "UPDATE jobs SET logged = 1 WHERE id = ?", [(job,) for job in ids]
+                    )
+            finally:
+                self._database.execute("PRAGMA synchronous = FULL")
+
+    def close(self) -> None:
+        """Close the database."""
+        self._database.close()
+
+    # --- opening -------------------------------------------------------------------------------------------
+
+    def _prepare(self) -> None:
+        execute = self._database.execute
+        self._check()
+        (mode,) = execute("PRAGMA journal_mode = WAL").fetchone()
+        if mode != "wal":
+            raise RemediableError(
+                f"the file system of {self._path} cannot hold the journal: it has no write-ahead log",
+                "Set `state_dir` to a folder on a local disk.",
+            )
+        execute("PRAGMA synchronous = FULL")
+        execute("PRAGMA fullfsync = ON")  # macOS: through the drive's own cache
+        execute("PRAGMA checkpoint_fullfsync = ON")
+        execute(f"PRAGMA journal_size_limit = {_WAL_LIMIT_BYTES}")
+        self._migrate()
+
+    def _check(self) -> None:
+        if self._path.stat().st_size > _CHECKED_BYTES:
+            return
+        (verdict,) = self._database.execute("PRAGMA quick_check(1)").fetchone()
+        if verdict != "ok":
+            raise _damaged(self._path, verdict)
+
+    def _migrate(self) -> None:
+        if self._schema() == len(MIGRATIONS):
+            return
+        with self._transaction("BEGIN IMMEDIATE"):
+            schema = self._schema()
+            if schema > len(MIGRATIONS):
+                raise _newer(self._path, schema)
+            for statements in MIGRATIONS[schema:]:
+                for statement in statements:
+                    self._database.execute(statement)
+            self._database.execute(f"PRAGMA user_version = {len(MIGRATIONS)}")
+
+    def _refuse_other_schema(self) -> None:
+        schema = self._schema()
+        if schema > len(MIGRATIONS):
+            raise _newer(self._path, schema)
+        if schema == 0:
+            raise _absent(self._path)
+        if schema < len(MIGRATIONS):
+            raise RemediableError(
+                f"the journal {self._path} was written by an older watcher (schema {schema})",
+                "Start the service once (`watcher run`): it brings the journal up to date.",
+                exit_code=_TRY_AGAIN,
+            )
+
+    def _schema(self) -> int:
+        return int(self._database.execute("PRAGMA user_version").fetchone()[0])
+
+    # --- reading and writing -------------------------------------------------------------------------------
+
+    @contextmanager
+    def _transaction(self, begin: str) -> Iterator[None]:
+        self._database.execute(begin)
+        try:
+            yield
+            self._database.execute("COMMIT")
+        except BaseException:
+            # some errors (disk full) roll back by themselves
+            if self._database.in_transaction:
+                self._database.execute("ROLLBACK")
+            raise
+
+    def _write(self, write: JournalWrite) -> None:
+        match write:
+            case SaveJob(job):
+                self._save(job)
+            case FinishJob(job):
+                self._save(job)
+                self._database.execute("UPDATE jobs SET logged = 0 WHERE id = ?", (job.id,))
+            case SaveFile(file):
+                row = (_blob(file.path), *_fingerprint_row(file.fingerprint), file.sha256)
+                self._database.execute(_SAVE_FILE, row)
+            case ForgetFile(path):
+                self._database.execute("DELETE FROM files WHERE path = ?", (_blob(path),))
+
+    def _save(self, job: Job) -> None:
+        self._database.execute(_SAVE_JOB, _job_row(job))
+        number = job.id.rpartition("-")[2]
+        if number.isdecimal():
+            self._database.execute(
+                "UPDATE meta SET value = max(value, ?) WHERE key = 'next_number'", (int(number) + 1,)
+            )
+
+    def _meta(self, key: str) -> int:
+        return int(self._database.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()[0])
+
+    def _select(self, where: str, values: Sequence[str | bytes | None] = ()) -> tuple[Job, ...]:
+        return tuple(self._numbered(where, values).values())
+
+    def _numbered(self, where: str, values: Sequence[str | bytes | None]) -> Mapping[int, Job]:
+        rows = self._database.execute(f"{_SELECT_JOBS} {where} ORDER BY seq", values)
+        return {row[0]: _job(row[1:]) for row in rows}
+
+
+def open_readonly(path: Path) -> SqliteJournal:
+    """Open the journal for `status`, `jobs` and the like: while the service runs, or when it does not.
+
+    The caller closes it (it is a context manager). Writing through it raises RemediableError.
+
+    Raises:
+        RemediableError: there is no journal yet, or it is damaged, or another watcher's.
+    """
+    if not path.exists():
+        raise _absent(path)
+    return SqliteJournal(path, readonly=True)
+
+
+# --- rows --------------------------------------------------------------------------------------------------
+
+
+def _blob(text: str) -> bytes:
+    """Any text as bytes: a name's own bytes, and what no name has in a form that comes back."""
+    try:
+        return text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return b"\0" + text.encode("utf-8", "surrogatepass")
+
+
+def _text(blob: bytes) -> str:
+    if blob[:1] == b"\0":
+        return blob[1:].decode("utf-8", "surrogatepass")
+    return blob.decode("utf-8", "surrogateescape")
+
+
+def _optional_blob(text: str | None) -> bytes | None:
+    return None if text is None else _blob(text)
+
+
+def _optional_text(blob: bytes | None) -> str | None:
+    return None if blob is None else _text(blob)
+
+
+def _integer(value: int) -> int | str:
+    return value if -(1 << 63) <= value < 1 << 63 else str(value)
+
+
+def _fingerprint_row(fingerprint: Fingerprint | None) -> _Row:
+    if fingerprint is None:
+        return (None, None, None, None)
+    return (
+        _integer(fingerprint.inode),
+        _integer(fingerprint.size_bytes),
+        _integer(fingerprint.mtime_ns),
+        _integer(fingerprint.ctime_ns),
+    )
+
+
+def _fingerprint(row: Sequence[int | str]) -> Fingerprint:
+    inode, size_bytes, mtime_ns, ctime_ns = (int(value) for value in row)
+    return Fingerprint(inode, size_bytes, mtime_ns, ctime_ns)
+
+
+def _job_row(job: Job) -> _Row:
+    record = None if job.record is None else json.dumps(job.record, separators=(",", ":"), default=dict)
+    return (
+        job.id,
+        _blob(job.source),
+        *_fingerprint_row(job.fingerprint),
+        job.identity.picture_sha256,
+        job.identity.mask_sha256,
+        _blob(job.identity.recipe),
+        str(job.state),
+        job.created_s,
+        _optional_blob(job.mask),
+        *_fingerprint_row(job.mask_fingerprint),
+        job.attempts,
+        job.solo_faults,
+        job.suspect,
+        job.duplicate_of,
+        job.retry_of,
+        _optional_blob(job.stage_name),
+        _optional_blob(job.output),
+        job.sha256_out,
+        _optional_blob(job.reason),
+        record,
+    )
+
+
+def _job(row: _Row) -> Job:
+    get = dict(zip(_COLUMNS, row, strict=True)).__getitem__
+    return Job(
+        id=get("id"),
+        source=_text(get("source")),
+        fingerprint=_fingerprint([get(name) for name in ("inode", "size_bytes", "mtime_ns", "ctime_ns")]),
+        identity=Identity(get("picture_sha256"), get("mask_sha256"), _text(get("recipe"))),
+        state=JobState(get("state")),
+        created_s=get("created_s"),
+        mask=_optional_text(get("mask")),
+        mask_fingerprint=None
+        if get("mask_inode") is None
+        else _fingerprint(
+            [get(name) for name in ("mask_inode", "mask_size_bytes", "mask_mtime_ns", "mask_ctime_ns")]
+        ),
+        attempts=get("attempts"),
+        solo_faults=get("solo_faults"),
+        suspect=bool(get("suspect")),
+        duplicate_of=get("duplicate_of"),
+        retry_of=get("retry_of"),
+        stage_name=_optional_text(get("stage_name")),
+        output=_optional_text(get("output")),
+        sha256_out=get("sha256_out"),
+        reason=_optional_text(get("reason")),
+        record=None if get("record") is None else json.loads(get("record")),
+    )
+
+
+def _among(column: str, values: Sequence[str]) -> tuple[str, tuple[str, ...]]:
+    if not values:
+        return "1", ()
+    return f"{column} IN ({', '.join('?' * len(values))})", tuple(values)
+
+
+# --- opening, and what can be wrong ------------------------------------------------------------------------
+
+
+def _connect(path: Path, *, readonly: bool) -> sqlite3.Connection:
+    name = f"{path.absolute().as_uri()}?mode=ro" if readonly else str(path)
+    # isolation_level None: the module opens no transaction of its own, in every Python from 3.11 on
+    database = sqlite3.connect(name, timeout=_BUSY_MS / 1000, isolation_level=None, uri=readonly)
+    try:
+        database.execute(f"PRAGMA busy_timeout = {_BUSY_MS}")
+    except sqlite3.Error:
+        database.close()
+        raise
+    return database
+
+
+def _make_folder(path: Path) -> None:
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise RemediableError(
+            f"cannot make the folder of the journal {path}: {error.strerror}",
+            "Set `state_dir` to a folder that this user may write to.",
+        ) from error
+
+
+def _refuse_network(path: Path) -> None:
+    if is_network(path.parent):
+        raise RemediableError(
+            f"the journal {path} would lie on a network file system ({file_system_type(path.parent)}), "
+            "where its locks and its write order cannot be trusted",
+            "Set `state_dir` to a folder on a local disk. Inbox and outbox may stay where they are.",
+        )
+
+
+@contextmanager
+def _explained(path: Path) -> Iterator[None]:
+    """Turn what SQLite raises into what a person can mend; bugs of ours pass."""
+    try:
+        yield
+    except (sqlite3.ProgrammingError, sqlite3.IntegrityError):
+        raise
+    except sqlite3.Error as error:
+        raise _explanation(path, error) from error
+
+
+def _explanation(path: Path, error: sqlite3.Error) -> RemediableError:
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # the rest of an extended code is detail
+    if code in {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}:
+        return _damaged(path, str(error))
+    if code in {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR}:
+        return RemediableError(
+            f"the disk does not take the journal {path}: {error}",
+            f"Free some space on the disk of {path.parent}, or see to the disk. Nothing is lost.",
+            exit_code=_TRY_AGAIN,
+        )
+    if code in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL}:
+        return RemediableError(
+            f"the journal {path} is in use by another program: {error}",
+            "Is a second watcher running, or a backup or database tool? End it, then try again.",
+            exit_code=_TRY_AGAIN,
+        )
+    return RemediableError(
+        f"the journal {path} cannot be used: {error}",
+        f"See that this user may read and write {path.parent} and what is in it.",
+    )
+
+
+def _damaged(path: Path, detail: str) -> RemediableError:
+    return RemediableError(
+        f"the journal {path} is damaged: {detail}",
+        f"Move {path} (and {path.name}-wal, {path.name}-shm beside it) away and start again. Your pictures "
+        "and results are not in it and stay as they are. Known again from the folders: which pictures are there. "
+        "Lost: which of them are done. So move the sources of finished pictures out of the inbox first; each "
+        "that stays is done once more and comes out under a new name such as `IMG (2).jpg`.",
+    )
+
+
+def _newer(path: Path, schema: int) -> RemediableError:
+    return RemediableError(
+        f"the journal {path} is of a newer watcher (schema {schema}; this one knows {len(MIGRATIONS)})",
+        "Upgrade this watcher, or set `state_dir` to another folder.",
+    )
+
+
+def _absent(path: Path) -> RemediableError:
+    return RemediableError(
+        f"there is no journal yet: {path}",
+        "It is made by the first `watcher run` or `watcher once`. If there was one, look at `state_dir`.",
+        exit_code=_TRY_AGAIN,
+    )

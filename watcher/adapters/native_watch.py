@@ -1,0 +1,247 @@
+"""The operating system's notifications of one folder tree, by watchdog.
+
+Rules of this file:
+- All knowledge of watchdog's inside is here. What it leaves out is added: overflow, a watch that the kernel
+  refuses below the root, a reader thread that dies, a file moved out that would hold up all that follows.
+- A notice goes to a callback that only enqueues: an exception in a handler would end watchdog's thread.
+- Never subscribed to: OPEN, CLOSE_NOWRITE, ACCESS and ATTRIB. Our own reading must not notify ourselves.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import sys
+import warnings
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import TYPE_CHECKING, Final
+
+import structlog
+from watchdog.events import (
+    DirCreatedEvent,
+    DirDeletedEvent,
+    DirMovedEvent,
+    FileClosedEvent,
+    FileCreatedEvent,
+    FileDeletedEvent,
+    FileModifiedEvent,
+    FileMovedEvent,
+    FileSystemEvent,
+    FileSystemEventHandler,
+)
+from watchdog.observers.api import BaseObserver
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from structlog.typing import FilteringBoundLogger
+    from watchdog.observers.inotify_c import CallbackId, InotifyEvent, Mask, WatchCallback, WatchDescriptor
+
+LIMIT_ERRNOS: Final = frozenset({errno.ENOSPC, errno.EMFILE, errno.ENFILE, errno.ENOMEM})
+"""The kernel has no more watches (ENOSPC) or instances (EMFILE) for us."""
+
+_log: FilteringBoundLogger = structlog.get_logger("watcher.inbox")
+
+
+class Change(Enum):
+    """What a notice says happened at its path. A hint."""
+
+    FILE_CREATED = auto()
+    FILE_MODIFIED = auto()
+    FILE_CLOSED = auto()
+    FILE_MOVED_IN = auto()
+    FILE_GONE = auto()
+    FOLDER_CHANGED = auto()
+    """A folder came or went: files in it may never be told of."""
+    ROOT_GONE = auto()
+    OVERFLOWED = auto()
+    REFUSED = auto()
+    """The kernel has no watch left for a folder below the root: that part of the tree is blind."""
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """One notification. `path` is relative to the root, surrogate-escaped; empty if it is about the tree."""
+
+    change: Change
+    path: str = ""
+
+
+class NativeWatch:
+    """Notifications of one tree, from construction to `stop`."""
+
+    def __init__(self, root: str, *, recursive: bool, notify: Callable[[Notice], None]) -> None:
+        """Arm the watch; blocks for a walk over the tree.
+
+        Args:
+            root: absolute, with links resolved.
+            recursive: also the folders below.
+            notify: called from watchdog's threads; only enqueues, never raises.
+
+        Raises:
+            OSError: the kernel refuses, see `LIMIT_ERRNOS`; or the root is away.
+        """
+        _silence_watchdog()
+        self._observer = _new_observer(notify)
+        try:
+            self._observer.schedule(
+                _Translator(root, notify), root, recursive=recursive, event_filter=_subscribed_events()
+            )
+            self._observer.start()
+        except BaseException:
+            self._observer.stop()
+            raise
+
+    def is_alive(self) -> bool:
+        """Tell whether all of its threads run. A watch with a dead one is blind."""
+        return self._observer.is_alive() and all(
+            emitter.is_alive() for emitter in self._observer.emitters.copy()
+        )
+
+    def stop(self) -> None:
+        """End its threads and wait for them."""
+        self._observer.stop()
+        self._observer.join()
+
+
+class _Translator(FileSystemEventHandler):
+    """watchdog's events -> notices."""
+
+    def __init__(self, root: str, notify: Callable[[Notice], None]) -> None:
+        self._root = root
+        self._prefix = root.rstrip("/") + "/"
+        self._notify = notify
+
+    def dispatch(self, event: FileSystemEvent) -> None:
+        """Translate one event. Called by watchdog; an exception would end its thread."""
+        try:
+            self._translate(event)
+        except Exception:  # noqa: BLE001 - whatever it is, watchdog's thread must live
+            _log.exception("inbox.notice_lost")
+            self._notify(Notice(Change.OVERFLOWED))
+
+    def _translate(self, event: FileSystemEvent) -> None:
+        source = self._relative(event.src_path)
+        target = self._relative(event.dest_path)
+        match event:
+            case DirDeletedEvent() if os.fsdecode(event.src_path) == self._root:
+                self._notify(Notice(Change.ROOT_GONE))
+            case DirDeletedEvent():
+                pass  # its files are told of one by one
+            case DirCreatedEvent() | DirMovedEvent():
+                self._notify(Notice(Change.FOLDER_CHANGED, target or source))
+            case FileMovedEvent():
+                # one half is empty where the file came from outside, or left
+                self._tell(Change.FILE_GONE, source)
+                self._tell(Change.FILE_MOVED_IN, target)
+            case FileCreatedEvent():
+                self._tell(Change.FILE_CREATED, source)
+            case FileClosedEvent():
+                self._tell(Change.FILE_CLOSED, source)
+            case FileModifiedEvent():
+                self._tell(Change.FILE_MODIFIED, source)
+            case FileDeletedEvent():
+                self._tell(Change.FILE_GONE, source)
+
+    def _tell(self, change: Change, path: str) -> None:
+        if path:
+            self._notify(Notice(change, path))
+
+    def _relative(self, path: bytes | str) -> str:
+        text = os.fsdecode(path)
+        return text.removeprefix(self._prefix) if text.startswith(self._prefix) else ""
+
+
+def _subscribed_events() -> list[type[FileSystemEvent]]:
+    events: list[type[FileSystemEvent]] = [
+        FileCreatedEvent,
+        FileClosedEvent,
+        FileMovedEvent,
+        FileDeletedEvent,
+        DirCreatedEvent,
+        DirMovedEvent,
+        DirDeletedEvent,
+    ]
+    if sys.platform != "linux":
+        # Nobody else tells of closing. With inotify a write is always followed by its close, and a slow
+        # writer's thousands of MODIFY would only help to overflow the kernel's queue.
+        events.append(FileModifiedEvent)
+    return events
+
+
+def _silence_watchdog() -> None:
+    # What it logs we notice ourselves and say once. Its DEBUG tells of every notification, and would feed
+    # itself if the log lay in a watched folder.
+    logging.getLogger("watchdog").setLevel(logging.CRITICAL + 1)
+    # A folder renamed so fast that its halves are not paired is watched anew under its second name, over the
+    # old watch: intended, and worth no line on stderr.
+    warnings.filterwarnings("ignore", category=RuntimeWarning, module=r"watchdog\.observers\..*")
+
+
+if sys.platform == "linux":
+    from watchdog.observers.inotify import InotifyFullEmitter
+    from watchdog.observers.inotify_c import InotifyFD
+    from watchdog.observers.inotify_move_event_grouper import InotifyMoveEventGrouper
+
+    class _ReportingInotify(InotifyFD):
+        """An inotify descriptor that says what it lost and what it was refused."""
+
+        def __init__(self, notify: Callable[[Notice], None]) -> None:
+            super().__init__()
+            self._notify = notify
+
+        def handle_event(self, event: InotifyEvent) -> None:
+            super().handle_event(event)
+            if event.is_queue_overflow:
+                self._notify(Notice(Change.OVERFLOWED))
+
+        def add_callback(
+            self, path: bytes, mask: Mask, callback: WatchCallback, id_: CallbackId
+        ) -> WatchDescriptor:
+            try:
+                return super().add_callback(path, mask, callback, id_)
+            except OSError as error:
+                # watchdog goes on without the folder, and says nothing
+                if error.errno in LIMIT_ERRNOS:
+                    self._notify(Notice(Change.REFUSED, os.fsdecode(path)))
+                raise
+
+        def run(self) -> None:
+            try:
+                super().run()
+            except Exception:  # noqa: BLE001 - whatever it is, the watch is rebuilt
+                # The thread ends, `is_alive` says so, and the watch is armed anew.
+                _log.exception("inbox.reader_died")
+
+    class _InotifyObserver(BaseObserver):
+        """watchdog's `InotifyObserver(generate_full_events=True)`, on a descriptor that reports.
+
+        Full events: a file that is moved in is told of as moved, not as created: it counts as complete.
+        """
+
+        def __init__(self, notify: Callable[[Notice], None]) -> None:
+            # A file moved out of the tree would hold up every later event for half a second, in case its
+            # other half still comes. Both halves of a rename are read together, so that they pair all the same.
+            InotifyMoveEventGrouper.delay = 0.0
+            self._inotify = _ReportingInotify(notify)
+            self._inotify.start()
+            super().__init__(InotifyFullEmitter, inotify_fd=self._inotify)
+
+        def is_alive(self) -> bool:
+            return super().is_alive() and self._inotify.is_alive()
+
+        def on_thread_stop(self) -> None:
+            super().on_thread_stop()
+            self._inotify.stop()
+            self._inotify.join()
+
+    def _new_observer(notify: Callable[[Notice], None]) -> BaseObserver:
+        return _InotifyObserver(notify)
+
+else:
+    from watchdog.observers import Observer
+
+    def _new_observer(notify: Callable[[Notice], None]) -> BaseObserver:  # noqa: ARG001 - only inotify reports
+        return Observer()

@@ -1,0 +1,361 @@
+"""What lies in the inbox, as far as the core knows: looked at, settled, hashed, paired.
+
+Rules of this file:
+- A listing is the truth; notifications only say where to look. A path that was never listed nor looked at
+  does not exist; a path that a listing lacks is gone, unless it was seen after that listing began.
+- While the inbox itself is away nothing in it is gone.
+- Everything that may change what a picture needs is told through `take_touched`; what to do about it is the
+  pipeline's business.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from watcher.core.commands import ForgetFile, HashFile, Log, ObserveFile, RescanInbox, SaveFile
+from watcher.core.events import SavedFile
+from watcher.core.pairing import Pairing, Recipes
+from watcher.core.settle import NS_PER_S, SettleTracker
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from watcher.core.commands import Command, LogLevel
+    from watcher.core.events import (
+        FileHashed,
+        FileObserved,
+        FileUnreadable,
+        FileVanished,
+        InboxFound,
+        InboxListed,
+        InboxLost,
+        Instant,
+        RescanWanted,
+    )
+    from watcher.core.job import Fingerprint
+    from watcher.core.policy import ArrivalPolicy, Recipe
+
+_NEVER_SEEN: Final = -1
+
+
+@dataclass(frozen=True, slots=True)
+class KnownFile:
+    """A settled file. `sha256` is None while it is being hashed."""
+
+    fingerprint: Fingerprint
+    observed_ns: int
+    settled_ns: int
+    hashed_ns: int = 0
+    sha256: str | None = None
+    restored: bool = False
+    """Known from the journal: it did not arrive in the life of this process."""
+
+
+@dataclass(frozen=True, slots=True)
+class PictureFacts:
+    """What is known of a picture and its mask, both complete and hashed."""
+
+    path: str
+    picture: KnownFile
+    picture_sha256: str
+    mask_path: str | None
+    mask: KnownFile | None
+    recipe: Recipe
+
+    @property
+    def mask_sha256(self) -> str | None:
+        """The hash of the mask's bytes, if there is a mask."""
+        return self.mask.sha256 if self.mask is not None else None
+
+    @property
+    def last(self) -> KnownFile:
+        """The file that was observed last: the time chain starts with it."""
+        if self.mask is not None and self.mask.observed_ns > self.picture.observed_ns:
+            return self.mask
+        return self.picture
+
+
+class Intake:
+    """Turns looks at files into pictures that are ready to be worked on."""
+
+    def __init__(self, policy: ArrivalPolicy, recipes: Recipes, emit: Callable[[Command], None]) -> None:
+        self._policy = policy
+        self._recipes = recipes
+        self._emit = emit
+        self._tracker = SettleTracker(policy)
+        self._pairing = Pairing(recipes)
+        self._files: dict[str, KnownFile] = {}
+        self._saved: dict[str, SavedFile] = {}
+        self._touched: dict[str, None] = {}
+        self._hashing = 0
+        self._orphans: dict[str, tuple[int, bool]] = {}
+        self._troubled: dict[str, str] = {}
+        self.listed = False
+        """The inbox was listed at least once since it was found."""
+        self.lost: str | None = None
+        self._scan_wanted: str | None = None
+        self._scan_running = False
+        self._next_scan_ns: int | None = None
+        self._last_scan_ns: int | None = None
+
+    # --- what the pipeline asks ---
+
+    def take_touched(self) -> list[str]:
+        """Pictures whose needs may have changed since the last call, in the order in which they did."""
+        touched = list(self._touched)
+        self._touched.clear()
+        return touched
+
+    def is_present(self, path: str) -> bool:
+        """A file is at this path, complete or not."""
+        return path in self._files or path in self._tracker
+
+    def holds(self, path: str, sha256: str) -> bool:
+        """The file at this path is complete and has these bytes."""
+        known = self._files.get(path)
+        return known is not None and known.sha256 == sha256
+
+    def facts(self, path: str) -> PictureFacts | None:
+        """What is known of a picture, or None while it or its mask is not complete (or it is no picture)."""
+        picture = self._files.get(path)
+        recipe = self._recipes.serving(path)
+        if picture is None or picture.sha256 is None or recipe is None or not self._pairing.is_picture(path):
+            return None
+        mask_path = self._pairing.mask_of(path) if "mask" in recipe.marks else None
+        if mask_path is None:
+            return PictureFacts(path, picture, picture.sha256, None, None, recipe)
+        mask = self._files.get(mask_path)
+        if mask is None or mask.sha256 is None:
+            return None
+        return PictureFacts(path, picture, picture.sha256, mask_path, mask, recipe)
+
+    @property
+    def is_settled(self) -> bool:
+        """Nothing is on its way: what was listed is complete and hashed."""
+        return self.listed and not self._scan_running and self._hashing == 0 and self._tracker.growing == 0
+
+    @property
+    def waiting(self) -> int:
+        """How many files are not complete or not hashed yet."""
+        return len(self._tracker) + self._hashing
+
+    @property
+    def known(self) -> int:
+        """How many complete files there are, masks included."""
+        return len(self._files)
+
+    # --- what happens ---
+
+    def restore(self, files: Iterable[SavedFile]) -> None:
+        """The journal's memory of hashes; each counts only when a listing shows the same fingerprint."""
+        self._saved = {file.path: file for file in files}
+
+    def observed(self, seen: FileObserved, now: Instant) -> None:
+        """A file was looked at."""
+        known = self._files.get(seen.path)
+        if known is not None:
+            if known.fingerprint == seen.fingerprint:
+                return
+            self._drop_known(seen.path)
+        elif seen.path not in self._tracker and self._restore_file(seen.path, seen.fingerprint, now):
+            return
+        if not self.is_present(seen.path):
+            self._appear(seen.path, now)
+        settled = self._tracker.observe(seen, now)
+        if settled is not None:
+            self._files[seen.path] = KnownFile(settled.fingerprint, settled.observed_ns, settled.settled_ns)
+            self._hashing += 1
+            self._emit(HashFile(seen.path, settled.fingerprint))
+            self._log("debug", "file.settled", path=seen.path)
+
+    def hashed(self, event: FileHashed) -> None:
+        """A file was read."""
+        known = self._files.get(event.path)
+        if known is None or known.fingerprint != event.fingerprint or known.sha256 is not None:
+            return
+        self._hashing -= 1
+        self._files[event.path] = replace(known, sha256=event.sha256, hashed_ns=event.finished_ns)
+        self._troubled.pop(event.path, None)
+        saved = SavedFile(event.path, event.fingerprint, event.sha256)
+        self._saved[event.path] = saved
+        self._emit(SaveFile(saved))
+        self._touch(event.path)
+
+    def unreadable(self, event: FileUnreadable, now: Instant) -> None:
+        """Reading failed: an existing path is never forgotten, it is looked at again."""
+        known = self._files.get(event.path)
+        if known is None or known.sha256 is not None:
+            return
+        self._drop_known(event.path)
+        self._tracker.look_again(event.path, known.fingerprint, now)
+        if self._troubled.get(event.path) != event.reason:
+            self._troubled[event.path] = event.reason
+            self._log("warning", "file.unreadable", path=event.path, reason=event.reason)
+
+    def vanished(self, event: FileVanished) -> None:
+        """Nothing is at the path any more."""
+        if self.lost is not None or not self.is_present(event.path):
+            return
+        self._remove(event.path)
+
+    def listed_now(self, event: InboxListed, now: Instant) -> None:
+        """A rescan: the truth."""
+        self._scan_running = False
+        if self.lost is not None:
+            return
+        for path, fingerprint in event.files.items():
+            self._compare(path, fingerprint, now)
+        absent = [
+            path
+            for path in (*self._files, *self._tracker.paths())
+            if path not in event.files and self._seen_ns(path) < event.started_ns
+        ]
+        for path in absent:
+            self._remove(path)
+        if not self.listed:
+            self._forget_absent(event)
+        self.listed = True
+        cost_ns = event.finished_ns - event.started_ns
+        wait_ns = max(round(self._policy.rescan_s * NS_PER_S), round(cost_ns / self._policy.rescan_share))
+        self._next_scan_ns = now.mono_ns + wait_ns
+        self._log("debug", "inbox.rescanned", files=len(event.files), took_ms=round(cost_ns / 1e6, 1))
+
+    def rescan_wanted(self, event: RescanWanted) -> None:
+        """Something happened that only a listing can clear up."""
+        self._scan_wanted = event.reason
+
+    def inbox_lost(self, event: InboxLost) -> None:
+        """The inbox is away: all that is known stays as it is."""
+        if self.lost is None:
+            self._log("error", "inbox.lost", reason=event.reason)
+        self.lost = event.reason
+        self.listed = False
+        self._scan_running = False
+
+    def inbox_found(self, event: InboxFound) -> None:
+        """The inbox is there and watched; its adapter lists it next."""
+        self._log("info", "inbox.found", mode=event.mode)
+        self.lost = None
+        self._scan_running = True
+
+    def fire_timers(self, now: Instant) -> None:
+        """Look at what is due."""
+        for path in self._tracker.take_due(now):
+            self._emit(ObserveFile(path))
+        for path in self._tracker.take_stale_empties(now):
+            self._log("warning", "file.empty", path=path, waited_s=self._policy.empty_warn_s)
+        self._tell_orphans(now)
+        if self._scan_due_ns() is not None and self.lost is None:
+            self._scan_if_due(now)
+
+    def next_due_ns(self) -> int | None:
+        """The instant of the next timer."""
+        orphan_ns = round(self._policy.orphan_notice_s * NS_PER_S)
+        times = [self._tracker.next_due_ns(), self._scan_due_ns()]
+        times += [since_ns + orphan_ns for since_ns, told in self._orphans.values() if not told]
+        return min((at_ns for at_ns in times if at_ns is not None), default=None)
+
+    # --- details ---
+
+    def _compare(self, path: str, fingerprint: Fingerprint, now: Instant) -> None:
+        known = self._files.get(path)
+        if known is not None:
+            if known.fingerprint != fingerprint:
+                self._emit(ObserveFile(path))
+            return
+        if path in self._tracker:
+            if self._tracker.fingerprint(path) != fingerprint:
+                self._emit(ObserveFile(path))
+            return
+        if not self._restore_file(path, fingerprint, now):
+            self._emit(ObserveFile(path))
+
+    def _restore_file(self, path: str, fingerprint: Fingerprint, now: Instant) -> bool:
+        saved = self._saved.get(path)
+        if saved is None or saved.fingerprint != fingerprint:
+            return False
+        self._appear(path, now)
+        self._files[path] = KnownFile(
+            fingerprint, now.mono_ns, now.mono_ns, now.mono_ns, saved.sha256, restored=True
+        )
+        self._touch(path)
+        return True
+
+    def _forget_absent(self, event: InboxListed) -> None:
+        """Files that the journal remembers and the first listing lacks went away while we were away."""
+        for path in [path for path in self._saved if path not in event.files and path not in self._files]:
+            del self._saved[path]
+            self._emit(ForgetFile(path))
+            self._touched[path] = None
+
+    def _appear(self, path: str, now: Instant) -> None:
+        for mask in self._pairing.masks_touching(path):
+            self._orphans.pop(mask, None)
+        self._pairing.add(path)
+        if not self._pairing.is_picture(path) and not self._pairing.owners(path):
+            self._orphans[path] = (now.mono_ns, False)
+        self._touch_relatives(path)
+
+    def _remove(self, path: str) -> None:
+        relatives = (*self._pairing.owners(path), *self._pairing.masks_touching(path))
+        if path in self._files:
+            self._drop_known(path)
+        self._tracker.forget(path)
+        self._pairing.remove(path)
+        self._orphans.pop(path, None)
+        self._troubled.pop(path, None)
+        if self._saved.pop(path, None) is not None:
+            self._emit(ForgetFile(path))
+        for touched in (path, *relatives):
+            self._touched[touched] = None
+
+    def _drop_known(self, path: str) -> None:
+        if self._files.pop(path).sha256 is None:
+            self._hashing -= 1
+
+    def touch(self, path: str) -> None:
+        """Have this picture resolved once more."""
+        self._touched[path] = None
+
+    def _touch(self, path: str) -> None:
+        self.touch(path)
+        self._touch_relatives(path)
+
+    def _touch_relatives(self, path: str) -> None:
+        for relative in (*self._pairing.owners(path), *self._pairing.masks_touching(path)):
+            self._touched[relative] = None
+
+    def _seen_ns(self, path: str) -> int:
+        known = self._files.get(path)
+        if known is not None:
+            return known.observed_ns
+        return self._tracker.observed_ns(path) if path in self._tracker else _NEVER_SEEN
+
+    def _tell_orphans(self, now: Instant) -> None:
+        limit_ns = round(self._policy.orphan_notice_s * NS_PER_S)
+        for path, (since_ns, told) in self._orphans.items():
+            if not told and now.mono_ns - since_ns >= limit_ns:
+                self._orphans[path] = (since_ns, True)
+                self._log("warning", "file.orphan_mask", path=path)
+
+    def _scan_due_ns(self) -> int | None:
+        if self._scan_running or self.lost is not None:
+            return None
+        if self._scan_wanted is not None:
+            floor_ns = round(self._policy.burst_rescan_s * NS_PER_S)
+            return 0 if self._last_scan_ns is None else self._last_scan_ns + floor_ns
+        return self._next_scan_ns
+
+    def _scan_if_due(self, now: Instant) -> None:
+        due_ns = self._scan_due_ns()
+        if due_ns is None or due_ns > now.mono_ns:
+            return
+        reason = self._scan_wanted or "timer"
+        self._scan_wanted = None
+        self._scan_running = True
+        self._last_scan_ns = now.mono_ns
+        self._emit(RescanInbox(reason))
+
+    def _log(self, level: LogLevel, event: str, **fields: str | float) -> None:
+        self._emit(Log(level, event, dict(fields)))

@@ -1,0 +1,1090 @@
+"""Composes the decisions: `handle(event, now) -> commands`.
+
+Rules of this file:
+- One event in, a list of commands out, in the order in which they must be carried out; nothing else happens.
+- A job changes state in `_change` and `_end` only, and is saved there in the same breath, so the journal is
+  never behind what was commanded.
+- After every event, `_settle_accounts` looks at the pictures that were touched and at the lanes that are
+  free. No handler dispatches by itself.
+- Reports of flights that are not in the air are stale and change nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final, cast
+
+from watcher.core import commands as c
+from watcher.core import events as e
+from watcher.core import record as records
+from watcher.core.batching import choose_batch, linger_until_ns
+from watcher.core.intake import Intake
+from watcher.core.job import Cause, Identity, Job, JobClock, JobState
+from watcher.core.lanes import Lanes
+from watcher.core.pairing import Recipes, mask_names
+from watcher.core.policy import Recipe
+from watcher.core.retry import Verdict, after_loss, unblamed
+from watcher.core.routing import PathReason
+from watcher.core.supervision import ALIVE, EXIT_CONFIGURATION, WorkerState
+from watcher.core.worklist import Worklist
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Literal
+
+    from watcher.core.intake import PictureFacts
+    from watcher.core.job import JsonObject, JsonValue
+    from watcher.core.lanes import Flight
+    from watcher.core.policy import Policy
+
+_NS_PER_S: Final = 1_000_000_000
+_ANSWERED: Final = frozenset({JobState.DONE, JobState.UNCHANGED, JobState.FAILED, JobState.QUARANTINED})
+"""Final states that answer for the same bytes for good; `superseded` and `gone` do not."""
+_RESULTS: Final = frozenset({JobState.DONE, JobState.UNCHANGED})
+_UNTOUCHED: Final = frozenset({JobState.WAITING, JobState.READY, JobState.HELD})
+"""Active states in which nobody works on the job."""
+_STALE_BYTES: Final = frozenset({"changed", "vanished"})
+
+
+class Pipeline:
+    """The service's whole decision.
+
+    Args:
+        policy: the configuration, as plain values.
+        jitter: returns a number in [0, 1), for the restart backoff.
+    """
+
+    def __init__(self, policy: Policy, jitter: Callable[[], float]) -> None:
+        self._policy = policy
+        self._recipes = Recipes(policy.recipes)
+        self._out: list[c.Command] = []
+        self._intake = Intake(policy.arrivals, self._recipes, self._out.append)
+        self._jobs = Worklist()
+        self._lanes = Lanes(policy, jitter)
+        self._next_number = 1
+        self._sealing: dict[str, c.SealResult | None] = {}
+        """Jobs whose result is in the outbox's hands, with what it was asked first (None: rescued)."""
+        self._blocked: dict[str, str] = {}
+        """Jobs whose result the outbox would not take, with the reason."""
+        self._publish_again_ns: int | None = None
+        self._publish_failures = 0
+        self._dispatch_blocked_until_ns = 0
+        self._draining: str | None = None
+        self._drain_deadline_ns: int | None = None
+        self._drain_killed = False
+        self._incomplete_until_ns: dict[str, int] = {}
+        self._finished: dict[str, int] = {}
+        self._last_finished: JsonObject | None = None
+        self._now_ns = 0
+
+    # --- what the runtime asks -----------------------------------------------------------------------------
+
+    def handle(self, event: e.Event, now: e.Instant) -> list[c.Command]:
+        """Take one event into account and return what is to be done about it."""
+        self._now_ns = now.mono_ns
+        self._take(event, now)
+        self._settle_accounts(now)
+        taken = list(self._out)
+        self._out.clear()
+        return taken
+
+    def next_wakeup_ns(self) -> int | None:
+        """The instant at which `TimerFired` is wanted, if nothing happens before."""
+        times: list[int | None] = [
+            self._intake.next_due_ns(),
+            self._lanes.next_deadline_ns(),
+            self._publish_again_ns,
+            self._drain_deadline_ns if not self._drain_killed else None,
+            self._dispatch_due_ns(),
+        ]
+        times += self._incomplete_until_ns.values()
+        return min((at_ns for at_ns in times if at_ns is not None), default=None)
+
+    @property
+    def is_drained(self) -> bool:
+        """A drain was asked for, and nothing runs any more."""
+        return (
+            self._draining is not None
+            and not self._lanes.flights
+            and not self._sealing
+            and self._lanes.supervisor.state not in ALIVE
+        )
+
+    @property
+    def is_idle(self) -> bool:
+        """All that is there is worked off: what is left waits for a person (held) or for bytes (waiting)."""
+        return (
+            self._intake.is_settled
+            and not self._lanes.flights
+            and not self._sealing
+            and not self._jobs.has_ready
+        )
+
+    def snapshot(self) -> JsonObject:
+        """What `watcher status` shows."""
+        supervisor = self._lanes.supervisor
+        ready = self._lanes.worker_ready
+        counts: dict[str, JsonValue] = dict(self._jobs.count())
+        counts["arriving"] = self._intake.waiting
+        return {
+            "inbox": "lost"
+            if self._intake.lost is not None
+            else "watched"
+            if self._intake.listed
+            else "listing",
+            "inbox_reason": self._intake.lost,
+            "files": self._intake.known,
+            "draining": self._draining,
+            "worker": {
+                "state": supervisor.state.value,
+                "incarnation": supervisor.incarnation,
+                "fault": supervisor.fault,
+                "pid": ready.origin.pid if ready is not None else None,
+                "engine": ready.engine if ready is not None else None,
+                "device": ready.device if ready is not None else None,
+            },
+            "path": self._lanes.last_path,
+            "blocked": next(iter(self._blocked.values()), None),
+            "jobs": counts,
+            "finished": dict(self._finished),
+            "last": self._last_finished,
+        }
+
+    # --- events --------------------------------------------------------------------------------------------
+
+    def _take(self, event: e.Event, now: e.Instant) -> None:  # noqa: C901, PLR0912, PLR0915 - one flat table
+        match event:
+            case e.FileObserved():
+                self._intake.observed(event, now)
+            case e.FileVanished():
+                self._intake.vanished(event)
+            case e.InboxListed():
+                self._intake.listed_now(event, now)
+                self._drop_absent_jobs(now)
+            case e.RescanWanted():
+                self._intake.rescan_wanted(event)
+            case e.InboxLost():
+                self._intake.inbox_lost(event)
+            case e.InboxFound():
+                self._intake.inbox_found(event)
+            case e.FileHashed():
+                self._intake.hashed(event)
+            case e.FileUnreadable():
+                self._intake.unreadable(event, now)
+            case e.JournalOpened():
+                self._journal_opened(event, now)
+            case e.PriorJobsFound():
+                self._prior_jobs_found(event, now)
+            case e.RetryRequested():
+                self._retry_requested(event, now)
+            case e.DrainRequested():
+                self._drain_requested(event, now)
+            case e.TimerFired():
+                pass  # deadlines are looked at after every event
+            case e.WorkerReady():
+                self._worker_ready(event, now)
+            case e.BatchStarted() | e.ItemStarted() | e.ItemProgressed():
+                self._progressed(event, now)
+            case e.ItemDone():
+                self._item_done(event, now)
+            case e.ItemHeld():
+                self._item_held(event, now)
+            case e.ItemIncomplete():
+                self._item_incomplete(event, now)
+            case e.ItemFailed():
+                self._item_failed(event, now)
+            case e.BatchDone():
+                self._batch_done(event, now)
+            case e.WorkerExited():
+                self._worker_exited(event, now)
+            case e.ResultSealed():
+                self._result_sealed(event)
+            case e.SourceChanged():
+                self._source_changed(event, now)
+            case e.StageLost():
+                self._stage_lost(event, now)
+            case e.NameTaken():
+                self._name_taken(event)
+            case e.ResultPublished():
+                self._result_published(event, now)
+            case e.PublishBlocked():
+                self._publish_blocked(event, now)
+
+    def _settle_accounts(self, now: e.Instant) -> None:
+        """What every event is followed by: timers, touched pictures, free lanes."""
+        self._intake.fire_timers(now)
+        self._fire_deadlines(now)
+        while touched := self._intake.take_touched():
+            for path in touched:
+                self._resolve(path, now)
+        if self._draining is None:
+            self._dispatch(now)
+
+    # --- start and stop ------------------------------------------------------------------------------------
+
+    def _journal_opened(self, event: e.JournalOpened, now: e.Instant) -> None:
+        self._next_number = event.next_number
+        self._intake.restore(event.files)
+        for job in event.jobs:
+            self._rescue(job)
+        if not self._policy.once and not self._policy.worker.lazy:
+            self._do(self._lanes.supervisor.want(now.mono_ns))
+
+    def _rescue(self, job: Job) -> None:
+        """A crash left this job as it is: see `AFTER_CRASH`."""
+        if job.state is JobState.RUNNING:
+            # The service died, not the picture's process: that was not an attempt.
+            released = replace(job, attempts=max(0, job.attempts - 1), stage_name=None)
+            self._change(released, Cause.RELEASED)
+        elif job.state is JobState.PUBLISHING:
+            self._jobs.put(job)
+            self._sealing[job.id] = None
+            self._out.append(c.PublishResult(job, rescue=True))
+        else:
+            self._jobs.put(job)
+
+    def _drop_absent_jobs(self, now: e.Instant) -> None:
+        """A listing lacks their pictures: jobs that nobody works on are gone."""
+        if self._intake.lost is not None:
+            return
+        for job in self._jobs:
+            if job.state in _UNTOUCHED and not self._intake.is_present(job.source):
+                self._end(job, Cause.SOURCE_VANISHED, now, reason="its picture left the inbox")
+
+    def _drain_requested(self, event: e.DrainRequested, now: e.Instant) -> None:
+        if self._draining is not None:
+            return
+        self._draining = event.reason
+        self._drain_deadline_ns = now.mono_ns + round(self._policy.worker.drain_s * _NS_PER_S)
+        self._log("info", "service.stopping", reason=event.reason)
+        self._do(self._lanes.supervisor.drain(now.mono_ns))
+
+    def _fire_deadlines(self, now: e.Instant) -> None:
+        supervisor = self._lanes.supervisor
+        if supervisor.deadline_ns is not None and now.mono_ns >= supervisor.deadline_ns:
+            self._do(supervisor.deadline_passed(now.mono_ns))
+        for flight in self._lanes.overdue_cold(now.mono_ns):
+            self._kill_cold(flight, "no progress")
+        if self._publish_again_ns is not None and now.mono_ns >= self._publish_again_ns:
+            self._publish_again()
+        self._give_up_incomplete(now)
+        if self._drain_deadline_ns is not None and now.mono_ns >= self._drain_deadline_ns:
+            self._end_drain(now)
+
+    def _end_drain(self, now: e.Instant) -> None:
+        if self._drain_killed:
+            return
+        self._drain_killed = True
+        for flight in self._lanes.flights.values():
+            if flight.path == "cold":
+                self._kill_cold(flight, "the service stops")
+        self._do(self._lanes.supervisor.kill("the service stops", now.mono_ns))
+
+    def _kill_cold(self, flight: Flight, reason: str) -> None:
+        flight.killed_for = reason
+        self._log("warning", "worker.killed", incarnation=flight.incarnation, reason=reason, again=False)
+        self._out.append(c.KillWorker(flight.incarnation, reason))
+
+    # --- pictures -> jobs ----------------------------------------------------------------------------------
+
+    def _resolve(self, path: str, now: e.Instant) -> None:
+        """Something about this picture changed: does it need a job, another job, or none?"""
+        job = self._jobs.at(path)
+        if not self._intake.is_present(path):
+            if job is not None and job.state in _UNTOUCHED and self._intake.lost is None:
+                self._end(job, Cause.SOURCE_VANISHED, now, reason="its picture left the inbox")
+            return
+        facts = self._intake.facts(path)
+        if facts is None:
+            return
+        identity = _identity(facts)
+        if job is None:
+            self._out.append(c.FindPriorJobs(path, identity))
+        elif job.state not in _UNTOUCHED or job.id in self._sealing:
+            return  # its end is followed by another look
+        elif job.identity.picture_sha256 != identity.picture_sha256:
+            self._end(job, Cause.BYTES_CHANGED, now, reason="the picture was changed before it was served")
+        elif job.identity != identity:
+            self._out.append(c.FindPriorJobs(path, identity))
+        else:
+            self._confirm(job, facts, now)
+
+    def _confirm(self, job: Job, facts: PictureFacts, now: e.Instant) -> None:
+        """The job is what the inbox holds; after a restart its clock starts here."""
+        moved_on = job.fingerprint != facts.picture.fingerprint
+        job = _with_files(replace(job, clock=job.clock or _clock(facts, now)), facts)
+        self._jobs.put(job)
+        if job.state is not JobState.WAITING:
+            return
+        if job.duplicate_of is not None:
+            if self._jobs.get(job.duplicate_of) is None:  # a restart lies between the two
+                self._out.append(c.FindPriorJobs(job.source, job.identity))
+        elif moved_on or job.id not in self._incomplete_until_ns:
+            self._make_ready(job, facts, now)
+
+    def _prior_jobs_found(self, event: e.PriorJobsFound, now: e.Instant) -> None:
+        facts = self._intake.facts(event.path)
+        if facts is None or event.identity != _identity(facts):
+            return  # it changed again meanwhile, and will be resolved again
+        current = self._jobs.at(event.path)
+        if current is not None and (current.state not in _UNTOUCHED or current.id in self._sealing):
+            return
+        answered = [job for job in event.jobs if job.state in _ANSWERED]
+        if answered:
+            self._answered_before(facts, answered, current, now)
+            return
+        primary = self._jobs.primary(event.identity)
+        if primary is not None and primary.source != event.path:
+            self._wait_for(primary, facts, current, now)
+        elif current is not None:
+            self._rekey(current, event.identity, facts, now)
+        else:
+            self._make_ready(self._new_job(facts), facts, now)
+
+    def _answered_before(
+        self, facts: PictureFacts, answered: list[Job], current: Job | None, now: e.Instant
+    ) -> None:
+        """These bytes, mask and recipe have been served: never twice."""
+        here = [job for job in answered if job.source == facts.path]
+        results = [job for job in answered if job.state in _RESULTS]
+        if here or not results:
+            self._nothing_to_do((here or answered)[-1], facts)
+            if current is not None:
+                self._end(current, Cause.BYTES_CHANGED, now, reason=f"served before as job {answered[-1].id}")
+            return
+        primary = results[0]
+        if self._intake.holds(primary.source, facts.picture_sha256):
+            self._copy(primary, self._duplicate_job(primary, facts, current, now), now)
+            return
+        self._log("info", "job.renamed", job=primary.id, source=primary.source, now=facts.path)
+        self._out.append(c.SaveJob(replace(primary, source=facts.path)))
+        if current is not None:
+            self._end(current, Cause.BYTES_CHANGED, now, reason=f"served before as job {primary.id}")
+
+    def _nothing_to_do(self, job: Job, facts: PictureFacts) -> None:
+        if facts.last.restored:
+            return  # a restart is no news
+        if job.state in _RESULTS:
+            remedy = f"to do it again: watcher retry {job.id}"
+        else:
+            remedy = f"change the file, or: watcher retry {job.id}"
+        self._log(
+            "info",
+            "job.already_done",
+            job=job.id,
+            source=facts.path,
+            outcome=job.state.value,
+            output=job.output,
+            remedy=remedy,
+        )
+
+    def _wait_for(self, primary: Job, facts: PictureFacts, current: Job | None, now: e.Instant) -> None:
+        """The same work is under way for another path: this one gets a copy."""
+        duplicate = self._duplicate_job(primary, facts, current, now)
+        self._save(duplicate)
+        self._log("info", "job.duplicate", job=duplicate.id, source=facts.path, duplicate_of=primary.id)
+
+    def _duplicate_job(self, primary: Job, facts: PictureFacts, current: Job | None, now: e.Instant) -> Job:
+        """A waiting job for the same work at another path: `current` itself where it is one already."""
+        if current is not None:
+            if current.state is JobState.WAITING and current.identity == primary.identity:
+                return replace(current, duplicate_of=primary.id)
+            self._end(current, Cause.BYTES_CHANGED, now, reason=f"the same work as job {primary.id}")
+        return replace(
+            self._new_job(facts), duplicate_of=primary.id, clock=_clock(facts, now), created_s=now.wall_s
+        )
+
+    def _rekey(self, job: Job, identity: Identity, facts: PictureFacts, now: e.Instant) -> None:
+        """The mask of an untouched job came, went or changed."""
+        rekeyed = _with_files(replace(job, identity=identity), facts)
+        if job.state is JobState.HELD:
+            self._change(replace(rekeyed, clock=_clock(facts, now)), Cause.MASK_ARRIVED)
+        elif job.state is JobState.WAITING:
+            self._make_ready(replace(rekeyed, duplicate_of=None), facts, now)
+        else:
+            self._save(replace(rekeyed, clock=_clock(facts, now)))
+
+    def _new_job(self, facts: PictureFacts) -> Job:
+        number, self._next_number = self._next_number, self._next_number + 1
+        return Job(
+            id=f"{facts.picture_sha256[:8]}-{number}",
+            source=facts.path,
+            fingerprint=facts.picture.fingerprint,
+            identity=_identity(facts),
+            state=JobState.WAITING,
+            created_s=0.0,
+            mask=facts.mask_path,
+            mask_fingerprint=facts.mask.fingerprint if facts.mask is not None else None,
+        )
+
+    def _make_ready(self, job: Job, facts: PictureFacts, now: e.Instant) -> None:
+        created_s = job.created_s or now.wall_s
+        self._incomplete_until_ns.pop(job.id, None)
+        self._change(replace(job, created_s=created_s, clock=_clock(facts, now)), Cause.ARRIVED)
+
+    def _retry_requested(self, event: e.RetryRequested, now: e.Instant) -> None:
+        for job_id in event.unknown:
+            self._log("warning", "retry.unknown", job=job_id, remedy="watcher jobs lists the ids")
+        for job in event.jobs:
+            self._retry(job, now)
+
+    def _retry(self, job: Job, now: e.Instant) -> None:
+        facts = self._intake.facts(job.source)
+        if self._jobs.at(job.source) is not None:
+            self._log("info", "retry.refused", job=job.id, reason="its picture is being worked on already")
+        elif facts is None or facts.picture_sha256 != job.identity.picture_sha256:
+            reason = "its picture is not in the inbox any more, or was changed"
+            self._log("warning", "retry.refused", job=job.id, source=job.source, reason=reason)
+        else:
+            self._log("info", "retry.accepted", job=job.id, source=job.source)
+            self._make_ready(replace(self._new_job(facts), retry_of=job.id), facts, now)
+
+    # --- jobs -> lanes -------------------------------------------------------------------------------------
+
+    def _dispatch(self, now: e.Instant) -> None:
+        """Give what is ready to whoever is free."""
+        if self._intake.lost is not None or not self._intake.listed:
+            return
+        if now.mono_ns < self._dispatch_blocked_until_ns or not self._jobs.has_ready:
+            return
+        if self._policy.once and not self._intake.is_settled:
+            return  # one process for all of it: its start is paid once
+        if self._policy.worker.lazy and not self._policy.once:
+            self._do(self._lanes.supervisor.want(now.mono_ns))
+        if self._lanes.hot_is_free:
+            self._dispatch_hot(now)
+        while self._lanes.cold_is_free(now.mono_ns) and self._dispatch_cold(now):
+            pass
+
+    def _dispatch_hot(self, now: e.Instant) -> None:
+        waiting = (job for job in self._jobs.ready() if self._may_go(job, now) == "hot")
+        batch = choose_batch(waiting, self._policy.batching)
+        if not batch or now.mono_ns < linger_until_ns(batch, self._policy.batching):
+            return
+        if any(job.suspect for job in batch):  # only without a cold path: a suspect goes alone
+            batch = batch[:1]
+        incarnation = self._lanes.supervisor.incarnation
+        flight = self._lanes.take_off(incarnation, "hot", PathReason.READY, batch, now.mono_ns)
+        items = self._board(batch, now)
+        self._tell_path("hot", flight.reason)
+        self._out.append(c.RunBatch(incarnation, c.Batch(flight.batch, items)))
+        self._do(self._lanes.supervisor.batch_given(now.mono_ns))
+
+    def _dispatch_cold(self, now: e.Instant) -> bool:
+        """Start one one-shot if a job is to go that way; True if one was started."""
+        batch: tuple[Job, ...] = ()
+        reason = PathReason.ONCE
+        for job in self._jobs.ready():
+            if self._may_go(job, now) == "cold":
+                reason = self._lanes.route(job, now.mono_ns).reason
+                batch = (job,) if job.suspect else self._cold_batch(reason, now)
+                break
+        if not batch:
+            return False
+        incarnation = self._lanes.take_incarnation()
+        flight = self._lanes.take_off(incarnation, "cold", reason, batch, now.mono_ns)
+        items = self._board(batch, now)
+        self._tell_path("cold", flight.reason)
+        self._out.append(c.RunCold(incarnation, c.Batch(flight.batch, items)))
+        return True
+
+    def _cold_batch(self, reason: PathReason, now: e.Instant) -> tuple[Job, ...]:
+        same_way = (
+            job
+            for job in self._jobs.ready()
+            if self._may_go(job, now) == "cold" and self._lanes.route(job, now.mono_ns).reason is reason
+        )
+        if reason is PathReason.ONCE:
+            return tuple(same_way)
+        return choose_batch(same_way, self._policy.batching)
+
+    def _may_go(self, job: Job, now: e.Instant) -> Literal["hot", "cold", "wait"]:
+        facts = self._intake.facts(job.source)
+        if facts is None or job.clock is None or facts.picture_sha256 != job.identity.picture_sha256:
+            return "wait"  # its mask is still being written, or its bytes were not seen since the restart
+        return self._lanes.route(job, now.mono_ns).path
+
+    def _board(self, batch: tuple[Job, ...], now: e.Instant) -> tuple[c.BatchItem, ...]:
+        """Commit the attempts, then return what the executor needs."""
+        items = []
+        for job in batch:
+            attempts = job.attempts + 1
+            clock = cast("JobClock", job.clock)
+            clock = replace(
+                clock,
+                dispatched_ns=now.mono_ns,
+                queued_ns=clock.queued_ns + now.mono_ns - clock.ready_ns,
+            )
+            stage_name = f"{job.id}.{attempts}"
+            boarded = replace(job, attempts=attempts, clock=clock, stage_name=stage_name)
+            running = self._change(boarded, Cause.DISPATCHED)
+            items.append(self._item(running, stage_name))
+        return tuple(items)
+
+    def _item(self, job: Job, stage_name: str) -> c.BatchItem:
+        recipe = self._recipes.named(job.identity.recipe) or Recipe(job.identity.recipe)
+        return c.BatchItem(
+            job=job,
+            stage_name=stage_name,
+            marks=recipe.marks,
+            grow_px=recipe.grow_px,
+            unmarked=recipe.unmarked,
+            quality=recipe.quality,
+            keep_metadata=recipe.keep_metadata,
+        )
+
+    def _tell_path(self, path: Literal["hot", "cold"], reason: PathReason) -> None:
+        if self._lanes.last_path not in {None, path}:
+            level: c.LogLevel = "warning" if path == "cold" else "info"
+            self._log(level, "path.changed", path=path, reason=reason.value)
+        self._lanes.last_path = path
+
+    def _dispatch_due_ns(self) -> int | None:
+        """When the answer of `_dispatch` may change by time alone."""
+        if not self._jobs.has_ready or self._draining is not None:
+            return None
+        limits = [
+            limit_ns
+            for limit_ns in (self._dispatch_blocked_until_ns, self._lanes.cold_blocked_until_ns)
+            if limit_ns
+        ]
+        first = next((job for job in self._jobs.ready() if job.clock is not None), None)
+        if first is not None and first.clock is not None:
+            ready_ns = first.clock.ready_ns
+            if self._lanes.supervisor.state in {WorkerState.STARTING, WorkerState.DRAINING}:
+                limits.append(ready_ns + round(self._lanes.cold_estimate_s * _NS_PER_S) + 1)
+            if self._lanes.hot_is_free and self._policy.batching.linger_s > 0:
+                limits.append(linger_until_ns((first,), self._policy.batching))
+        # Limits that have passed were acted on; only the future wakes.
+        return min((limit_ns for limit_ns in limits if limit_ns > self._now_ns), default=None)
+
+    # --- reports of workers --------------------------------------------------------------------------------
+
+    def _worker_ready(self, event: e.WorkerReady, now: e.Instant) -> None:
+        supervisor = self._lanes.supervisor
+        fields = _ready_fields(event)
+        if event.origin.path == "hot" and supervisor.is_current(event.origin.incarnation):
+            self._do(supervisor.became_ready(now.mono_ns))
+            self._lanes.worker_ready = event
+            self._log("info", "worker.ready", **fields)
+            return
+        flight = self._lanes.flights.get(event.origin.incarnation)
+        if flight is not None and flight.path == "cold":
+            flight.ready = event
+            flight.progressed_ns = now.mono_ns
+            self._lanes.cold_start_failures = 0
+            self._log("debug", "worker.ready", **fields)
+
+    def _progressed(self, event: e.BatchStarted | e.ItemStarted | e.ItemProgressed, now: e.Instant) -> None:
+        flight = self._lanes.flight_of(event.origin, event.batch)
+        if flight is None:
+            return
+        self._note_progress(flight, now)
+        if isinstance(event, e.ItemStarted):
+            flight.in_progress = event.job
+
+    def _note_progress(self, flight: Flight, now: e.Instant) -> None:
+        flight.progressed_ns = now.mono_ns
+        if flight.path == "hot":
+            self._lanes.supervisor.progressed(now.mono_ns)
+
+    def _landed(
+        self, event: e.ItemDone | e.ItemHeld | e.ItemIncomplete | e.ItemFailed, now: e.Instant
+    ) -> tuple[Job, Flight] | None:
+        """The job and flight of an item's last report, or None if the report is stale."""
+        flight = self._lanes.flight_of(event.origin, event.batch)
+        job = self._jobs.get(event.job)
+        if flight is None or event.job not in flight.jobs or job is None:
+            self._log("info", "report.stale", job=event.job, incarnation=event.origin.incarnation)
+            return None
+        self._note_progress(flight, now)
+        del flight.jobs[event.job]
+        flight.in_progress = None
+        if flight.path == "cold" and len(flight.jobs) == flight.size - 1:
+            self._lanes.measure_cold((now.mono_ns - flight.sent_ns) / _NS_PER_S)
+        return job, flight
+
+    def _item_done(self, event: e.ItemDone, now: e.Instant) -> None:
+        landed = self._landed(event, now)
+        if landed is None:
+            return
+        job, flight = landed
+        job = replace(
+            job,
+            record={**self._draft(job, flight, event.origin, event.report), "unchanged": event.unchanged},
+            sha256_out=event.report.sha256_out,
+            reason=event.reason,
+            suspect=False,
+            solo_faults=0,
+        )
+        self._jobs.put(job)
+        self._seal(job)
+
+    def _draft(self, job: Job, flight: Flight, origin: e.Origin, report: e.WorkReport) -> JsonObject:
+        start_ns, ready_ns = self._lanes.start_segments(flight)
+        served = records.Served(
+            origin=origin,
+            path_reason=flight.reason.value,
+            first_hot=flight.first_hot_open,
+            batch=flight.batch,
+            batch_size=flight.size,
+            start_ns=start_ns,
+            ready_ns=ready_ns,
+        )
+        flight.first_hot_open = False
+        return records.draft(job, served, report, self._policy)
+
+    def _item_held(self, event: e.ItemHeld, now: e.Instant) -> None:
+        landed = self._landed(event, now)
+        if landed is None:
+            return
+        job = replace(landed[0], attempts=max(0, landed[0].attempts - 1), stage_name=None)
+        held = self._change(job, Cause.FOUND_UNMARKED)
+        self._log("info", "job.held", job=held.id, source=held.source)
+        self._out.append(c.WriteNote("held", held.source, self._held_note(held)))
+        self._release_duplicates(held, now)
+        self._look_again(held)
+
+    def _item_incomplete(self, event: e.ItemIncomplete, now: e.Instant) -> None:
+        landed = self._landed(event, now)
+        if landed is None:
+            return
+        job = replace(landed[0], attempts=max(0, landed[0].attempts - 1), stage_name=None)
+        age_s = now.wall_s - job.fingerprint.ctime_ns / _NS_PER_S
+        if age_s >= self._policy.arrivals.young_s:
+            self._fail(job, f"the file has no end: {event.reason}", "put the complete file there again", now)
+            return
+        waiting = self._change(job, Cause.FOUND_INCOMPLETE)
+        left_s = min(self._policy.arrivals.young_s, self._policy.arrivals.young_s - age_s)
+        self._incomplete_until_ns[waiting.id] = now.mono_ns + round(left_s * _NS_PER_S)
+        self._log("info", "file.incomplete", job=job.id, source=job.source, reason=event.reason)
+        self._look_again(waiting)
+
+    def _give_up_incomplete(self, now: e.Instant) -> None:
+        for job_id, at_ns in tuple(self._incomplete_until_ns.items()):
+            if now.mono_ns < at_ns:
+                continue
+            del self._incomplete_until_ns[job_id]
+            job = self._jobs.get(job_id)
+            if job is not None and job.state is JobState.WAITING:
+                self._fail(
+                    job,
+                    f"the file has no end, and did not grow for {self._policy.arrivals.young_s:g} s",
+                    "put the complete file there again",
+                    now,
+                )
+
+    def _item_failed(self, event: e.ItemFailed, now: e.Instant) -> None:
+        landed = self._landed(event, now)
+        if landed is None:
+            return
+        job, flight = landed
+        if event.code == "no_space":
+            self._block_dispatch(job, event.reason, now)
+        elif event.code == "engine" and job.attempts < self._policy.retry.engine_attempts:
+            self._log("warning", "job.engine_failed", job=job.id, source=job.source, reason=event.reason)
+            self._release(replace(job, suspect=True), now)
+        elif event.code in _STALE_BYTES:
+            self._bytes_moved(job, event.code, now)
+        else:
+            drafted = self._draft(job, flight, event.origin, event.report)
+            self._fail(replace(job, record=drafted), event.reason, event.remedy, now)
+
+    def _block_dispatch(self, job: Job, reason: str, now: e.Instant) -> None:
+        """Staging is full: wait for space; that was not an attempt."""
+        self._dispatch_blocked_until_ns = now.mono_ns + round(self._policy.retry.publish_retry_s * _NS_PER_S)
+        self._log("warning", "publish.blocked", job=job.id, reason=reason)
+        self._release(replace(job, attempts=max(0, job.attempts - 1)), now)
+
+    def _bytes_moved(self, job: Job, code: str, now: e.Instant) -> None:
+        """What the worker found is not what was settled."""
+        if self._intake.lost is not None:
+            self._release(replace(job, attempts=max(0, job.attempts - 1)), now)
+        elif code == "vanished" and not self._intake.is_present(job.source):
+            self._end(job, Cause.SOURCE_VANISHED, now, reason="it vanished before it was read")
+        else:
+            self._out.append(c.ObserveFile(job.source))
+            self._end(job, Cause.BYTES_CHANGED, now, reason="it was changed before it was read")
+
+    def _batch_done(self, event: e.BatchDone, now: e.Instant) -> None:
+        flight = self._lanes.flight_of(event.origin, event.batch)
+        if flight is None:
+            return
+        self._note_progress(flight, now)
+        flight.in_progress = None
+        for verdict in unblamed(self._jobs_of(flight)):  # a worker that forgets an item: serve it again
+            self._release(verdict.job, now)
+        flight.jobs.clear()
+        flight.done = True
+        if flight.path == "hot":
+            del self._lanes.flights[flight.incarnation]
+            self._do(self._lanes.supervisor.batch_ended(flight.size, event.rss_bytes, now.mono_ns))
+
+    def _worker_exited(self, event: e.WorkerExited, now: e.Instant) -> None:
+        flight = self._lanes.flights.pop(event.origin.incarnation, None)
+        supervisor = self._lanes.supervisor
+        current = event.origin.path == "hot" and supervisor.is_current(event.origin.incarnation)
+        wanted = supervisor.state is WorkerState.DRAINING or self._draining is not None
+        self._tell_exit(event, flight, expected=wanted)
+        if current:
+            self._lanes.worker_ready = None
+            self._do(supervisor.exited(event.exit_code, now.mono_ns))
+        if flight is not None and flight.jobs:
+            self._flight_lost(flight, event, now, wanted=wanted and flight.path == "hot")
+
+    def _tell_exit(self, event: e.WorkerExited, flight: Flight | None, *, expected: bool) -> None:
+        calm = expected or (event.exit_code == 0 and (flight is None or not flight.jobs))
+        level: c.LogLevel = "debug" if calm else "warning"
+        self._log(
+            level,
+            "worker.exited",
+            path=event.origin.path,
+            incarnation=event.origin.incarnation,
+            pid=event.origin.pid,
+            exit_code=event.exit_code,
+            story=event.story,
+            reason=event.reason,
+            remedy=event.remedy,
+        )
+
+    def _flight_lost(self, flight: Flight, event: e.WorkerExited, now: e.Instant, *, wanted: bool) -> None:
+        unreported = self._jobs_of(flight)
+        if self._draining is not None or wanted:
+            verdicts = unblamed(unreported)
+        elif flight.path == "cold" and flight.ready is None:
+            verdicts = unblamed(unreported)
+            for_good = event.exit_code == EXIT_CONFIGURATION
+            wait_s = self._lanes.cold_start_failed(now.mono_ns, for_good=for_good)
+            self._log("error", "worker.cold_start_failed", story=event.story, next_try_in_s=wait_s)
+        else:
+            alone = flight.size == 1
+            verdicts = after_loss(unreported, flight.in_progress, alone=alone, policy=self._policy.retry)
+        for verdict in verdicts:
+            self._carry_out(verdict, event, now)
+
+    def _carry_out(self, verdict: Verdict, event: e.WorkerExited, now: e.Instant) -> None:
+        job = verdict.job
+        if verdict.action == "release":
+            self._release(job, now)
+            return
+        self._end(
+            job,
+            Cause.POISONED,
+            now,
+            reason=f"it ended its process {job.solo_faults} times; the last time: {event.story}",
+            remedy=f"look at the picture; to try it again all the same: watcher retry {job.id}",
+        )
+
+    def _release(self, job: Job, now: e.Instant) -> None:
+        """Back to the queue; the lost time is told apart from waiting."""
+        if job.stage_name is not None:
+            self._out.append(c.DiscardStage(job.stage_name))
+        clock = job.clock
+        if clock is not None:
+            lost_ns = clock.lost_ns + now.mono_ns - clock.dispatched_ns
+            clock = replace(clock, lost_ns=lost_ns, ready_ns=now.mono_ns)
+        self._look_again(self._change(replace(job, stage_name=None, clock=clock), Cause.RELEASED))
+
+    def _jobs_of(self, flight: Flight) -> list[Job]:
+        return [job for job_id in flight.jobs if (job := self._jobs.get(job_id)) is not None]
+
+    # --- results -> outbox ---------------------------------------------------------------------------------
+
+    def _seal(self, job: Job) -> None:
+        self._ask_outbox(c.SealResult(job, job.stage_name or "", job.sha256_out or ""))
+
+    def _ask_outbox(self, command: c.SealResult) -> None:
+        self._sealing[command.job.id] = command
+        self._out.append(command)
+
+    def _copy(self, primary: Job, duplicate: Job, now: e.Instant) -> None:
+        """The result exists: publish a copy of it under the duplicate's own name."""
+        stage_name = f"{duplicate.id}.copy"
+        duplicate = replace(
+            duplicate,
+            created_s=duplicate.created_s or now.wall_s,
+            stage_name=stage_name,
+            sha256_out=primary.sha256_out,
+            reason=primary.reason,
+            record={
+                **records.draft_copy(duplicate, primary.record, self._policy, now.mono_ns),
+                "unchanged": primary.state is JobState.UNCHANGED,
+            },
+        )
+        self._save(duplicate)
+        self._ask_outbox(
+            c.SealResult(duplicate, stage_name, primary.sha256_out or "", copy_from=primary.output)
+        )
+
+    def _result_sealed(self, event: e.ResultSealed) -> None:
+        job = self._jobs.get(event.job)
+        if job is None or event.job not in self._sealing:
+            return  # it ended meanwhile, and its stage was discarded then
+        self._unblocked(job)
+        sealed = replace(job, output=event.output, sha256_out=event.sha256_out)
+        if job.state is not JobState.PUBLISHING:
+            cause = Cause.COPIED if job.state is JobState.WAITING else Cause.STAGED
+            sealed = self._change(sealed, cause)
+        else:  # its first name was taken
+            self._save(sealed)
+        self._out.append(c.PublishResult(sealed))
+
+    def _source_changed(self, event: e.SourceChanged, now: e.Instant) -> None:
+        job = self._leave_outbox(event.job)
+        if job is not None:
+            self._out.append(c.ObserveFile(job.source))
+            self._end(job, Cause.BYTES_CHANGED, now, reason=f"{event.what} while it was served")
+
+    def _stage_lost(self, event: e.StageLost, now: e.Instant) -> None:
+        job = self._leave_outbox(event.job)
+        if job is None:
+            return
+        self._log("warning", "publish.stage_lost", job=job.id, source=job.source, reason=event.reason)
+        again = replace(job, stage_name=None, output=None, sha256_out=None, record=None, duplicate_of=None)
+        if job.state is JobState.PUBLISHING:
+            self._look_again(self._change(again, Cause.STAGE_LOST))
+        elif job.state is JobState.RUNNING:
+            self._release(again, now)
+        else:  # there is nothing to copy: it is served itself
+            self._save(again)
+            self._intake.touch(job.source)
+
+    def _name_taken(self, event: e.NameTaken) -> None:
+        job = self._jobs.get(event.job)
+        if job is not None:
+            self._seal(job)
+
+    def _result_published(self, event: e.ResultPublished, now: e.Instant) -> None:
+        job = self._leave_outbox(event.job)
+        if job is None:
+            return
+        self._unblocked(job)
+        unchanged = bool(job.record and job.record.get("unchanged"))
+        cause = Cause.PUBLISHED_UNCHANGED if unchanged else Cause.PUBLISHED
+        self._end(replace(job, output=event.output), cause, now, ended_ns=event.published_ns)
+
+    def _publish_blocked(self, event: e.PublishBlocked, now: e.Instant) -> None:
+        job = self._jobs.get(event.job)
+        if job is None:
+            self._sealing.pop(event.job, None)
+            return
+        if not self._blocked:
+            self._log("error", "publish.blocked", job=job.id, source=job.source, reason=event.reason)
+        self._blocked[job.id] = event.reason
+        policy = self._policy.retry
+        wait_s = min(
+            policy.publish_retry_max_s, policy.publish_retry_s * 2 ** min(self._publish_failures, 30)
+        )
+        if self._publish_again_ns is None:
+            self._publish_failures += 1
+            self._publish_again_ns = now.mono_ns + round(wait_s * _NS_PER_S)
+        self._dispatch_blocked_until_ns = self._publish_again_ns
+        if self._draining is not None:
+            # It stays as the journal has it: the next start finishes it.
+            self._sealing.pop(job.id, None)
+
+    def _publish_again(self) -> None:
+        self._publish_again_ns = None
+        for job_id in tuple(self._blocked):
+            job = self._jobs.get(job_id)
+            if job is None:
+                del self._blocked[job_id]
+            elif job.state is JobState.PUBLISHING:
+                self._out.append(c.PublishResult(job, rescue=True))
+            elif (asked := self._sealing.get(job_id)) is not None:
+                self._out.append(replace(asked, job=job))
+            else:
+                self._seal(job)
+
+    def _unblocked(self, job: Job) -> None:
+        if self._blocked.pop(job.id, None) is not None and not self._blocked:
+            self._publish_failures = 0
+            self._dispatch_blocked_until_ns = 0
+            self._log("info", "publish.resumed", job=job.id)
+
+    def _leave_outbox(self, job_id: str) -> Job | None:
+        self._sealing.pop(job_id, None)
+        job = self._jobs.get(job_id)
+        if job is None:
+            self._blocked.pop(job_id, None)
+        return job
+
+    # --- the two ways in which a job changes ---------------------------------------------------------------
+
+    def _change(self, job: Job, cause: Cause) -> Job:
+        """Move a job that stays active, and save it."""
+        moved = job.moved(cause)
+        self._save(moved)
+        return moved
+
+    def _save(self, job: Job) -> None:
+        self._jobs.put(job)
+        self._out.append(c.SaveJob(job))
+
+    def _end(
+        self,
+        job: Job,
+        cause: Cause,
+        now: e.Instant,
+        *,
+        reason: str | None = None,
+        remedy: str | None = None,
+        ended_ns: int | None = None,
+    ) -> None:
+        """Move a job to a final state: record, journal, timing line, notes, what follows."""
+        ended = replace(job.moved(cause), reason=reason or job.reason)
+        drafted = ended.record
+        if drafted is not None:
+            drafted = {key: value for key, value in drafted.items() if key != "unchanged"}
+        made = records.finish(ended, drafted, self._policy, now, ended_ns or now.mono_ns)
+        if remedy is not None:
+            made = {**made, "remedy": remedy}
+        ended = replace(ended, record=made)
+        self._jobs.remove(job.id)
+        self._sealing.pop(job.id, None)
+        self._blocked.pop(job.id, None)
+        self._incomplete_until_ns.pop(job.id, None)
+        self._out.append(c.FinishJob(ended))
+        self._finished[ended.state.value] = self._finished.get(ended.state.value, 0) + 1
+        self._last_finished = made
+        self._tell_end(ended, made, remedy)
+        self._after_end(ended, remedy, now)
+
+    def _fail(self, job: Job, reason: str, remedy: str, now: e.Instant) -> None:
+        self._end(job, Cause.REFUSED, now, reason=reason, remedy=remedy)
+
+    def _tell_end(self, job: Job, made: JsonObject, remedy: str | None) -> None:
+        if job.state in {JobState.FAILED, JobState.QUARANTINED}:
+            self._log(
+                "warning",
+                f"job.{job.state.value}",
+                job=job.id,
+                source=job.source,
+                reason=job.reason,
+                remedy=remedy,
+            )
+            return
+        self._log(
+            "info",
+            "job.finished",
+            job=job.id,
+            source=job.source,
+            outcome=job.state.value,
+            output=job.output,
+            path=made.get("path"),
+            path_reason=made.get("path_reason"),
+            total_ms=made.get("total_ms"),
+        )
+
+    def _after_end(self, job: Job, remedy: str | None, now: e.Instant) -> None:
+        if job.state in {JobState.FAILED, JobState.QUARANTINED}:
+            if job.stage_name is not None:
+                self._out.append(c.DiscardStage(job.stage_name))
+            self._out.append(c.WriteNote("failed", job.source, _failed_note(job, remedy)))
+        else:
+            self._out.append(c.RemoveNote(job.source))
+        if job.state in {JobState.SUPERSEDED, JobState.GONE} and job.stage_name is not None:
+            self._out.append(c.DiscardStage(job.stage_name))
+        if job.state in _RESULTS and self._policy.after != "keep":
+            self._out.append(c.ApplyAfter(job))
+        self._release_duplicates(job, now)
+        self._look_again(job)
+
+    def _release_duplicates(self, job: Job, now: e.Instant) -> None:
+        """The job that others wait for has ended, or is held: what becomes of them?"""
+        for duplicate in self._jobs.duplicates(job.id):
+            if duplicate.id in self._sealing or duplicate.state is not JobState.WAITING:
+                continue
+            if job.state in _RESULTS and not self._intake.holds(job.source, job.identity.picture_sha256):
+                self._end(
+                    duplicate,
+                    Cause.BYTES_CHANGED,
+                    now,
+                    reason=f"its picture was renamed while job {job.id} served it: see {job.output}",
+                )
+                self._out.append(c.SaveJob(replace(job, source=duplicate.source)))
+            elif job.state in _RESULTS:
+                self._copy(job, duplicate, now)
+            elif job.state in {JobState.FAILED, JobState.QUARANTINED}:
+                cause = Cause.REFUSED if job.state is JobState.FAILED else Cause.POISONED
+                self._end(duplicate, cause, now, reason=job.reason, remedy=f"the same bytes as job {job.id}")
+            else:
+                self._save(replace(duplicate, duplicate_of=None))
+                self._intake.touch(duplicate.source)
+
+    def _look_again(self, job: Job) -> None:
+        """Resolve the picture once more if it is not what the job took it for any more."""
+        facts = self._intake.facts(job.source)
+        served = job.state in _ANSWERED or not job.is_final
+        if facts is None or not served or _identity(facts) != job.identity:
+            self._intake.touch(job.source)
+
+    # --- details -------------------------------------------------------------------------------------------
+
+    def _held_note(self, job: Job) -> JsonObject:
+        certain, *others = mask_names(job.source)
+        recipe = self._recipes.named(job.identity.recipe)
+        marks: list[JsonValue] = list(recipe.marks) if recipe is not None else []
+        return {
+            "schema": 1,
+            "job": job.id,
+            **records.path_fields("source", job.source),
+            "state": "held",
+            "reason": "nothing is marked in this picture, so nothing was removed",
+            "how_to_mark": (
+                f"put a mask beside it: {records.printable(certain)}, the size of the picture, white where "
+                "something is to go and black elsewhere; it is served as soon as the mask is there"
+            ),
+            "mask_names": [records.printable(name) for name in (certain, *others)],
+            "marks_looked_for": marks,
+        }
+
+    def _do(self, commands: list[c.Command]) -> None:
+        self._out.extend(commands)
+
+    def _log(self, level: c.LogLevel, event: str, **fields: JsonValue) -> None:
+        self._out.append(c.Log(level, event, fields))
+
+
+def _failed_note(job: Job, remedy: str | None) -> JsonObject:
+    return {
+        "schema": 1,
+        "job": job.id,
+        **records.path_fields("source", job.source),
+        "state": job.state.value,
+        "reason": job.reason,
+        "remedy": remedy,
+        "try_again": f"watcher retry {job.id}",
+    }
+
+
+def _clock(facts: PictureFacts, now: e.Instant) -> JobClock:
+    last = facts.last
+    return JobClock(last.observed_ns, last.settled_ns, last.hashed_ns, ready_ns=now.mono_ns)
+
+
+def _identity(facts: PictureFacts) -> Identity:
+    return Identity(facts.picture_sha256, facts.mask_sha256, facts.recipe.name)
+
+
+def _with_files(job: Job, facts: PictureFacts) -> Job:
+    return replace(
+        job,
+        fingerprint=facts.picture.fingerprint,
+        mask=facts.mask_path,
+        mask_fingerprint=facts.mask.fingerprint if facts.mask is not None else None,
+    )
+
+
+def _ready_fields(event: e.WorkerReady) -> dict[str, JsonValue]:
+    """The fields of a `worker.ready` line: a start is a record of its own."""
+    return {
+        "path": event.origin.path,
+        "incarnation": event.origin.incarnation,
+        "pid": event.origin.pid,
+        "engine": event.engine,
+        "device": event.device,
+        "segments_ms": {name: round(ns / 1e6, 3) for name, ns in event.segments_ns.items()},
+        "rss_bytes": event.rss_bytes,
+        "model_loads": event.model_loads,
+    }

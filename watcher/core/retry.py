@@ -1,0 +1,56 @@
+"""Failure -> release, isolate or quarantine.
+
+Rules of this file:
+- Only a process that died or stalled while it served one job alone blames that job. In company, the item that
+  was being served becomes a suspect and runs alone next; the others go on unblamed.
+- Draining, recycling and a start that failed blame nobody.
+- Every loss makes progress: it ends in fewer jobs in company with a suspect, or in one more solo fault.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from watcher.core.job import Job
+    from watcher.core.policy import RetryPolicy
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What becomes of one job of a lost batch; `job` carries the new counters, not the new state."""
+
+    job: Job
+    action: Literal["release", "quarantine"]
+
+
+def after_loss(
+    unreported: Sequence[Job], in_progress: str | None, *, alone: bool, policy: RetryPolicy
+) -> list[Verdict]:
+    """Judge the jobs that a dead process had not reported on.
+
+    Args:
+        unreported: the jobs without a report, in the order of the batch.
+        in_progress: the job that was being served, if any was.
+        alone: the batch had one job.
+        policy: how many solo faults quarantine a job.
+    """
+    verdicts = []
+    for job in unreported:
+        if job.id != in_progress:
+            verdicts.append(Verdict(job, "release"))
+        elif not alone:
+            verdicts.append(Verdict(replace(job, suspect=True), "release"))
+        else:
+            blamed = replace(job, suspect=True, solo_faults=job.solo_faults + 1)
+            given_up = blamed.solo_faults >= policy.max_solo_faults
+            verdicts.append(Verdict(blamed, "quarantine" if given_up else "release"))
+    return verdicts
+
+
+def unblamed(unreported: Sequence[Job]) -> list[Verdict]:
+    """Release all: the end of the process was wanted, or came before any work. It was not an attempt."""
+    return [Verdict(replace(job, attempts=max(0, job.attempts - 1)), "release") for job in unreported]

@@ -1,0 +1,92 @@
+"""The jobs that are not final, indexed the ways the pipeline asks for them.
+
+Rules of this file: `put` and `remove` keep every index; nothing else writes them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from watcher.core.job import JobState
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from watcher.core.job import Identity, Job
+
+
+class Worklist:
+    """Active jobs by id, by source path, by identity; the ready ones in the order in which they became so."""
+
+    def __init__(self) -> None:
+        self._jobs: dict[str, Job] = {}
+        self._by_source: dict[str, str] = {}
+        self._primaries: dict[Identity, str] = {}
+        self._duplicates: dict[str, dict[str, None]] = {}
+        self._ready: dict[str, None] = {}
+
+    def __len__(self) -> int:
+        return len(self._jobs)
+
+    def __iter__(self) -> Iterator[Job]:
+        return iter(tuple(self._jobs.values()))
+
+    def get(self, job_id: str) -> Job | None:
+        """The active job with this id."""
+        return self._jobs.get(job_id)
+
+    def at(self, source: str) -> Job | None:
+        """The active job of the picture at this path."""
+        job_id = self._by_source.get(source)
+        return self._jobs[job_id] if job_id is not None else None
+
+    def primary(self, identity: Identity) -> Job | None:
+        """The active job with this identity that others may copy: not held, not itself a copy."""
+        job_id = self._primaries.get(identity)
+        return self._jobs[job_id] if job_id is not None else None
+
+    def duplicates(self, job_id: str) -> tuple[Job, ...]:
+        """The jobs that wait for the result of this one."""
+        return tuple(self._jobs[dup] for dup in self._duplicates.get(job_id, ()))
+
+    def ready(self) -> Iterator[Job]:
+        """Ready jobs, longest waiting first. The list may change while the caller goes through it."""
+        return (self._jobs[job_id] for job_id in tuple(self._ready) if job_id in self._ready)
+
+    @property
+    def has_ready(self) -> bool:
+        """Some job is ready."""
+        return bool(self._ready)
+
+    def count(self) -> Counter[str]:
+        """How many jobs are in each state."""
+        return Counter(job.state.value for job in self._jobs.values())
+
+    def put(self, job: Job) -> None:
+        """Add a job or replace its older self."""
+        self.remove(job.id)
+        self._jobs[job.id] = job
+        self._by_source[job.source] = job.id
+        if job.duplicate_of is not None:
+            self._duplicates.setdefault(job.duplicate_of, {})[job.id] = None
+        elif job.state is not JobState.HELD:
+            self._primaries.setdefault(job.identity, job.id)
+        if job.state is JobState.READY:
+            self._ready[job.id] = None
+
+    def remove(self, job_id: str) -> None:
+        """The job is final, or about to be put again. Unknown ids are fine."""
+        job = self._jobs.pop(job_id, None)
+        if job is None:
+            return
+        self._ready.pop(job_id, None)
+        if self._by_source.get(job.source) == job_id:
+            del self._by_source[job.source]
+        if self._primaries.get(job.identity) == job_id:
+            del self._primaries[job.identity]
+        if job.duplicate_of is not None:
+            waiting = self._duplicates[job.duplicate_of]
+            del waiting[job_id]
+            if not waiting:
+                del self._duplicates[job.duplicate_of]

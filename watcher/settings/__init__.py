@@ -1,0 +1,18 @@
+"""The configuration: a TOML file, `WATCHER_` environment variables and flags, in rising priority.
+
+Rules of this package: it is light to import, since the service process shares it; no terminal library.
+"""
+
+from watcher.settings.loading import check_folders, default_config_path, load
+from watcher.settings.models import Recipe, Settings
+from watcher.settings.problems import ConfigurationError, Problem
+
+__all__ = [
+    "ConfigurationError",
+    "Problem",
+    "Recipe",
+    "Settings",
+    "check_folders",
+    "default_config_path",
+    "load",
+]

@@ -1,0 +1,198 @@
+"""Which pixels are to be filled: mask files, erased alpha, and how far they grow.
+
+Rules of this module:
+- A mask is white (>= 128) where the picture is to be filled, whatever its mode; a mask that says nothing in
+  its colours is read from its alpha.
+- A mask is drawn on what the person saw: it is turned into stored orientation before anything else.
+- It fits the picture exactly, or has its aspect to one pixel and is scaled; anything else is refused.
+- Growing is by a true disc (Euclidean distance <= radius), so that it is the same in every direction.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import cv2
+import numpy as np
+
+from watcher.worker.imaging.decode import open_picture, to_stored, to_viewed
+from watcher.worker.imaging.refusals import IncompleteError, RefusedError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from watcher.worker.imaging.decode import Picture
+
+    Mask = NDArray[np.bool_]
+
+THRESHOLD = 128
+GROW_MIN_PX = 4
+GROW_SHARE = 0.005
+COVERED_LIMIT = 0.95
+"""A grown mask over more than this share of the picture leaves nothing worth filling from."""
+_MAX_SCALE = 16
+"""A mask more than this many times smaller or larger than its picture was not made for it."""
+_BAND_ROWS = 512
+
+
+def read_mask(data: bytes, picture: Picture, *, max_pixels: int) -> Mask:
+    """Decode a mask file for a picture.
+
+    Args:
+        data: the mask file's bytes.
+        picture: the opened picture.
+        max_pixels: limit for the mask itself.
+
+    Returns:
+        Bool, (height, width) of the picture as stored; True is hole. May be all False.
+
+    Raises:
+        IncompleteError: the mask file has no end yet.
+        RefusedError: `mask_undecodable`, `mask_mismatch` or `too_large`.
+    """
+    try:
+        opened = open_picture(data, max_pixels=max_pixels)
+        viewed = to_viewed(white_of(opened), opened.orientation)
+    except IncompleteError as error:
+        raise IncompleteError(f"the mask is not complete: {error.reason}") from error
+    except RefusedError as refusal:
+        raise RefusedError(
+            "too_large" if refusal.code == "too_large" else "mask_undecodable",
+            f"the mask cannot be used: {refusal.reason}",
+            "save the mask as a black and white PNG of the picture's size",
+        ) from refusal
+    return np.ascontiguousarray(to_stored(fit_mask(viewed, picture.viewed_size), picture.orientation))
+
+
+def white_of(mask: Picture) -> Mask:
+    """Return where an opened mask picture is marked, in its own stored orientation.
+
+    Colours count as luminance (ITU-R BT.601). Where the mask has transparent parts, a pixel is marked if it
+    is white and visible; if no pixel is, the strokes were drawn in another colour on nothing, and every
+    visible pixel is marked.
+    """
+    pixels = mask.load()
+    alpha = mask.alpha(pixels)
+    white = _luminance(mask, pixels) >= THRESHOLD
+    if alpha is None or alpha.min() == 255:  # noqa: PLR2004 - opaque everywhere
+        return white
+    visible = alpha >= THRESHOLD
+    drawn = white & visible
+    return drawn if drawn.any() else visible
+
+
+def _luminance(mask: Picture, pixels: NDArray[np.generic]) -> NDArray[np.uint8]:
+    if mask.mode == "1":
+        return pixels.astype(np.uint8) * np.uint8(255)
+    if mask.mode == "I;16":
+        return (pixels.astype(np.uint16) >> 8).astype(np.uint8)
+    if mask.mode in ("P", "RGB", "RGBA"):
+        return (
+            np.asarray(mask.image.convert("RGB").convert("L")) if mask.mode == "P" else _grey(pixels[..., :3])
+        )
+    return (pixels[..., 0] if mask.mode == "LA" else pixels).astype(np.uint8, copy=False)
+
+
+def _grey(rgb: NDArray[np.generic]) -> NDArray[np.uint8]:
+    grey: NDArray[np.uint8] = cv2.cvtColor(
+        np.ascontiguousarray(rgb.astype(np.uint8, copy=False)), cv2.COLOR_RGB2GRAY
+    ).astype(np.uint8, copy=False)
+    return grey
+
+
+def fit_mask(mask: Mask, size: tuple[int, int]) -> Mask:
+    """Bring a mask to the picture's size if it was made for this picture.
+
+    Args:
+        mask: bool, (height, width).
+        size: wanted width and height.
+
+    Raises:
+        RefusedError: `mask_mismatch`, with both sizes.
+    """
+    width, height = size
+    mask_height, mask_width = mask.shape
+    if (mask_width, mask_height) == (width, height):
+        return mask
+    same_aspect = min(
+        abs(mask_height - height * mask_width / width), abs(mask_width - width * mask_height / height)
+    )
+    scale = max(width / mask_width, mask_width / width)
+    if same_aspect > 1 or scale > _MAX_SCALE:
+        raise RefusedError(
+            "mask_mismatch",
+            f"the mask is {mask_width}x{mask_height} and the picture is {width}x{height} as it is seen",
+            "draw the mask on the picture itself, at its size and the way up that you see it",
+        )
+    grey = mask.astype(np.uint8) * np.uint8(255)
+    if mask_width < width:
+        return cv2.resize(grey, size, interpolation=cv2.INTER_LINEAR) >= THRESHOLD
+    # Shrinking: a pixel that is marked in any part is marked, or thin strokes would be lost.
+    return cv2.resize(grey, size, interpolation=cv2.INTER_AREA) > 0
+
+
+def default_grow_px(width: int, height: int) -> int:
+    """Return how far a mask grows when nobody says: max(4 px, 0.5 % of the long side)."""
+    return max(GROW_MIN_PX, round(GROW_SHARE * max(width, height)))
+
+
+def grown(mask: Mask, radius_px: int) -> Mask:
+    """Dilate a mask by a disc.
+
+    Works in bands of rows that hold something, so that a few specks on a large picture cost little and no
+    full-frame float plane is ever made.
+
+    Args:
+        mask: bool, (height, width).
+        radius_px: 0 returns a copy.
+    """
+    result = mask.copy()
+    if radius_px <= 0:
+        return result
+    height, width = mask.shape
+    for top in range(0, height, _BAND_ROWS):
+        bottom = min(height, top + _BAND_ROWS)
+        upper, lower = max(0, top - radius_px), min(height, bottom + radius_px)
+        columns = np.flatnonzero(mask[upper:lower].any(axis=0))
+        if columns.size == 0:
+            continue
+        left, right = max(0, columns[0] - radius_px), min(width, columns[-1] + 1 + radius_px)
+        known = (~mask[upper:lower, left:right]).astype(np.uint8)
+        distance = cv2.distanceTransform(known, cv2.DIST_L2, cv2.DIST_MASK_PRECISE)
+        result[top:bottom, left:right] |= distance[top - upper : bottom - upper] <= radius_px + 1e-3
+    return result
+
+
+def grow(mask: Mask, grow_px: int | None) -> Mask:
+    """Grow a mask as the recipe says, and refuse one that leaves nothing to fill from.
+
+    Args:
+        mask: bool, (height, width), not empty.
+        grow_px: None for the default, which gives way on pictures that are too small for it.
+
+    Raises:
+        RefusedError: `mask_covers_all`, above `COVERED_LIMIT`.
+    """
+    height, width = mask.shape
+    radius = default_grow_px(width, height) if grow_px is None else grow_px
+    result = grown(mask, radius)
+    while grow_px is None and radius > 0 and result.mean() > COVERED_LIMIT:
+        radius //= 2
+        result = grown(mask, radius)
+    covered = float(result.mean())
+    if covered > COVERED_LIMIT:
+        raise RefusedError(
+            "mask_covers_all",
+            f"the mask covers {covered:.0%} of the picture and leaves nothing to fill from",
+            "mark only what is to go: white is filled, black stays (is the mask inverted?)",
+        )
+    return result
+
+
+def erased(picture: Picture, pixels: NDArray[np.generic]) -> Mask | None:
+    """Return the fully transparent pixels of a decoded picture, or None where there are none."""
+    alpha = picture.alpha(pixels)
+    if alpha is None:
+        return None
+    clear = alpha == 0
+    return clear if clear.any() else None
