@@ -43,6 +43,10 @@ class Clock(Protocol):
         """Monotonic and wall time, read together."""
         ...
 
+    def sleep(self, seconds: float) -> None:
+        """Block the calling thread."""
+        ...
+
 
 class Inbox(Protocol):
     """Watches one folder and looks at its files. All answers are events; nothing here blocks."""
@@ -182,4 +186,33 @@ class ResidentExecutor(Executor, Protocol):
 
     def drain(self, incarnation: int) -> None:
         """End after the running batch. `WorkerExited` follows."""
+        ...
+
+
+class RetryRequest(Protocol):
+    """One wish of a person, as a file."""
+
+    @property
+    def ids(self) -> tuple[str, ...] | None:
+        """The jobs to do again; None for all that failed."""
+        ...
+
+    def remove(self) -> None:
+        """It was taken up."""
+        ...
+
+
+class RetryRequests(Protocol):
+    """What people asked of the service while it owned the journal."""
+
+    def waiting(self) -> Sequence[RetryRequest]:
+        """The requests that were not taken up yet, oldest first. Cheap where there are none."""
+        ...
+
+
+class StatusBoard(Protocol):
+    """Shows what the service is doing to other processes."""
+
+    def write(self, snapshot: JsonObject, *, running: bool) -> None:
+        """Replace what is shown by `Pipeline.snapshot()`. A failure is logged, never raised."""
         ...

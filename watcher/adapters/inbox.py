@@ -4,10 +4,10 @@ Rules of this file:
 - A notification is a hint to look at a path. What is reported comes from a stat and a lease, never from it.
 - Three threads, none of which changes any state of the service: the *keeper* (root, watch, listings), the
   *inspector* (single files) and the *hasher*. A file system that hangs holds up these, never the caller.
-- While the inbox is away nothing is said about its files: they are neither gone nor changed. Only `hash_file` is
-  answered, since its asker waits for it. After every `InboxFound` a listing follows, unasked.
-- Where it cannot be told whether a file is there (a folder that may not be searched, a disk that fails) no
-  answer is given, one line is logged, and the next listing names the folder as unreadable.
+- While the inbox is away nothing is said about its files: they are neither gone nor changed. Only `hash_file`
+  is answered. After every `InboxFound` a listing follows, unasked.
+- Where it cannot be told whether a file is there (the inbox away, a folder that may not be searched, a disk
+  that fails) the core's question stays owed, and is asked again until there is an answer.
 - Polling is this module's own, a listing compared with the one before: watchdog's follows links and ends at
   the first error.
 """
@@ -21,10 +21,8 @@ from dataclasses import dataclass, field
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Final, Literal
 
-import structlog
-
 from watcher.adapters import tree
-from watcher.adapters.native_watch import LIMIT_ERRNOS, Change, NativeWatch, Notice
+from watcher.adapters.native_watch import Change, NativeWatch, Notice
 from watcher.core.events import (
     FileHashed,
     FileObserved,
@@ -37,12 +35,11 @@ from watcher.core.events import (
     RescanWanted,
 )
 from watcher.core.names import is_hidden_sibling, is_ignored, is_wanted
+from watcher.telemetry.log import logger
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
     from pathlib import Path
-
-    from structlog.typing import FilteringBoundLogger
 
     from watcher.adapters.tree import RootIdentity
     from watcher.core.events import Event
@@ -74,9 +71,10 @@ MAX_WAITING_NOTICES: Final = 100_000
 
 CLOSE_S: Final = 1.0
 
+_REFUSED_BELOW: Final = "inotify watch limit reached below the inbox"
 _LIMITS_REMEDY: Final = (
-    "the inbox is polled instead, which is slower: raise fs.inotify.max_user_watches (no space) or "
-    "fs.inotify.max_user_instances (too many open files) with sysctl, then restart"
+    "the inbox is polled instead, which is slower; if a limit was reached, raise fs.inotify.max_user_watches "
+    "(watch limit) or fs.inotify.max_user_instances (instance limit) with sysctl, then restart"
 )
 
 _HINTS: Final[Mapping[Change, Hint]] = {
@@ -88,7 +86,7 @@ _HINTS: Final[Mapping[Change, Hint]] = {
     Change.FILE_GONE: Hint.MODIFIED,
 }
 
-_log: FilteringBoundLogger = structlog.get_logger("watcher.inbox")
+_log = logger()
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +152,7 @@ class WatchedInbox:
     Paths that are not wanted (`watcher.core.names.is_wanted`) are never reported. Methods return at once.
     """
 
-    def __init__(  # noqa: PLR0913 - each is a fact from the configuration, all by keyword
+    def __init__(
         self,
         root: Path,
         *,
@@ -185,6 +183,7 @@ class WatchedInbox:
         self._awake = threading.Event()
         self._looks: SimpleQueue[_LookWanted | None] = SimpleQueue()
         self._hashes: SimpleQueue[_HashWanted | None] = SimpleQueue()
+        self._owed: SimpleQueue[str] = SimpleQueue()
         self._threads = [
             threading.Thread(target=target, name=f"inbox-{name}", daemon=True)
             for name, target in (
@@ -197,6 +196,7 @@ class WatchedInbox:
 
         # Written by the keeper only; read by the others.
         self._identity: RootIdentity | None = None
+        """The folder that is watched; None while the inbox is away."""
         # Whether `InboxFound` is the last word about the root. Guards what may be said of files.
         self._speaking = threading.Lock()
         self._found = False
@@ -206,13 +206,14 @@ class WatchedInbox:
         self._watch: NativeWatch | None = None
         self._mode: Literal["native", "polling"] = "polling" if observer == "polling" else "native"
         self._armed = False
+        self._last_identity: RootIdentity | None = None
         self._backoff = _Backoff()
         self._wishes = _Wishes()
         self._listing_wanted = threading.Event()
         self._refused = threading.Event()
-        self._checked_ns: int | None = None
         self._polled: dict[str, Fingerprint] = {}
         self._poll_ns = 0
+        self._owed_ns = 0
         self._told_unreadable: frozenset[str] = frozenset()
 
     # --- the port ------------------------------------------------------------------------------------------
@@ -225,12 +226,11 @@ class WatchedInbox:
             thread.start()
 
     def observe(self, path: str) -> None:
-        """See `watcher.ports.Inbox.observe`. Not answered while the inbox is away."""
+        """See `watcher.ports.Inbox.observe`. Answered when it can be told: not while the inbox is away."""
         self._looks.put(_LookWanted(path, Hint.CHECKED, None))
 
-    def rescan(self, reason: str) -> None:
-        """See `watcher.ports.Inbox.rescan`. Not answered while the inbox is away."""
-        _log.debug("inbox.rescan", reason=reason)
+    def rescan(self, reason: str) -> None:  # noqa: ARG002 - the port's; who logs it is the core
+        """See `watcher.ports.Inbox.rescan`. While the inbox is away, its return is the answer."""
         self._listing_wanted.set()
         self._awake.set()
 
@@ -259,11 +259,13 @@ class WatchedInbox:
             if not self._stopping.is_set():
                 self._sink(event)
 
-    def _say_of_files(self, event: Event) -> None:
-        """Say something that is true only while the inbox is there."""
+    def _say_of_files(self, event: Event) -> bool:
+        """Say something that counts only while the inbox is there; return whether it was said."""
         with self._speaking:
-            if self._found and not self._stopping.is_set():
+            speaking = self._found and not self._stopping.is_set()
+            if speaking:
                 self._sink(event)
+            return speaking
 
     def _say_found(self) -> None:
         with self._speaking:
@@ -314,29 +316,43 @@ class WatchedInbox:
     def _inspect(self) -> None:
         while (wanted := self._looks.get()) is not None and not self._stopping.is_set():
             try:
-                self._look(wanted)
+                said = self._look(wanted)
             except tree.RootAwayError:
+                said = False
                 self._check_soon()
+            except OSError:
+                said = False  # a listing tells of the folder, the hasher of the file
             except Exception:  # noqa: BLE001 - one odd file must not blind us for all others
-                _log.exception("inbox.look_failed", path=_printable(wanted.path))
+                said = True
+                _log.exception("inbox.defect", path=_printable(wanted.path))
+            if not said and wanted.noticed_ns is None:
+                self._owed.put(wanted.path)
 
-    def _look(self, wanted: _LookWanted) -> None:
+    def _look(self, wanted: _LookWanted) -> bool:
+        """Look at a path and say what is there; return whether it could be said.
+
+        Raises:
+            RootAwayError: the inbox is away.
+            OSError: it cannot be told.
+        """
         observed_ns = self._now_ns() if wanted.noticed_ns is None else wanted.noticed_ns
         identity = self._identity
         if identity is None:
-            return
+            return False
         with tree.open_root(self._root, identity) as root_fd:
-            try:
-                look = tree.look_at(root_fd, wanted.path)
-            except OSError as error:
-                _log.debug("inbox.file_unreadable", path=_printable(wanted.path), reason=error.strerror)
-                return
+            look = tree.look_at(root_fd, wanted.path)
         if look is None:
-            self._say_of_files(FileVanished(wanted.path, observed_ns))
-        else:
-            self._say_of_files(
-                FileObserved(wanted.path, look.fingerprint, wanted.hint, look.writer, look.links, observed_ns)
-            )
+            return self._say_of_files(FileVanished(wanted.path, observed_ns))
+        return self._say_of_files(
+            FileObserved(wanted.path, look.fingerprint, wanted.hint, look.writer, look.links, observed_ns)
+        )
+
+    def _ask_owed_again(self) -> None:
+        if self._now_ns() < self._owed_ns:
+            return
+        self._owed_ns = self._now_ns() + round(CHECK_S * _NS_PER_S)
+        for _ in range(self._owed.qsize()):
+            self.observe(self._owed.get())
 
     # --- the hasher ----------------------------------------------------------------------------------------
 
@@ -347,7 +363,7 @@ class WatchedInbox:
             except tree.StoppedError:
                 return
             except Exception as error:  # noqa: BLE001 - the asker waits for an answer
-                _log.exception("inbox.hash_failed", path=_printable(wanted.path))
+                _log.exception("inbox.defect", path=_printable(wanted.path))
                 self._say(FileUnreadable(wanted.path, f"cannot be read: {error}", permanent=False))
 
     def _hashed(self, wanted: _HashWanted) -> Event:
@@ -378,7 +394,7 @@ class WatchedInbox:
             except tree.StoppedError:
                 break
             except Exception:  # noqa: BLE001 - the keeper is what mends everything else
-                _log.exception("inbox.keeper_failed")
+                _log.exception("inbox.defect")
                 self._stopping.wait(REARM_FIRST_S)
             self._awake.wait(self._rest_s())
         self._disarm()
@@ -387,6 +403,7 @@ class WatchedInbox:
         self._check()
         if not self._armed:
             return
+        self._ask_owed_again()
         self._say_due_wishes()
         if self._listing_wanted.is_set():
             self._list()
@@ -401,7 +418,8 @@ class WatchedInbox:
             due.append(self._backoff.not_before_ns)
         if self._armed and self._mode == "polling":
             due.append(self._poll_ns)
-        if self._armed and (wish_ns := self._wishes.next_ns()) is not None:
+        wish_ns = self._wishes.next_ns()
+        if self._armed and wish_ns is not None:
             due.append(wish_ns)
         return max(0.0, (min(due) - now_ns) / _NS_PER_S)
 
@@ -423,11 +441,11 @@ class WatchedInbox:
                 return
             self._lose("another folder stands in its place")
         if self._armed and self._watch is not None and not self._watch.is_alive():
-            _log.warning("inbox.watch_died", root=_printable(self._root))
+            _log.warning("inbox.watch_failed", reason="its threads ended")
             self._disarm()
             self._backoff.died(self._now_ns())
         if self._armed and self._mode == "native" and self._refused.is_set():
-            self._fall_back("no space left for watches below the root")
+            self._fall_back(_REFUSED_BELOW)
         if not self._armed and self._now_ns() >= self._backoff.not_before_ns:
             self._arm(identity)
 
@@ -442,36 +460,36 @@ class WatchedInbox:
     def _arm(self, identity: RootIdentity) -> None:
         # Set first: what is noticed while the watch is being armed can be looked at already.
         self._identity = self._last_identity = identity
-        if self._mode == "native":
-            try:
-                self._arm_native()
-            except OSError as error:
-                self._identity = None
-                self._backoff.failed(self._now_ns())
-                _log.warning("inbox.watch_failed", root=_printable(self._root), reason=str(error))
-                return
+        if self._mode == "native" and not self._arm_native():
+            self._identity = None
+            self._backoff.failed(self._now_ns())
+            return
         self._armed = True
         self._backoff.armed_ns = self._now_ns()
         self._listing_wanted.set()
         self._say_found()
 
-    def _arm_native(self) -> None:
+    def _arm_native(self) -> bool:
+        """Set up notifications, or fall back to polling; return False if the root went away meanwhile."""
         self._refused.clear()
         try:
             self._watch = NativeWatch(
                 os.path.realpath(self._root), recursive=self._recursive, notify=self._on_notice
             )
         except OSError as error:
-            if error.errno not in LIMIT_ERRNOS:
-                raise
+            if error.errno in tree.VANISHED_ERRNOS:
+                return False
             self._fall_back(error.strerror or str(error))
+        if self._refused.is_set():
+            self._fall_back(_REFUSED_BELOW)
+        return True
 
     def _fall_back(self, reason: str) -> None:
-        _log.warning("inbox.watch_refused", reason=reason, remedy=_LIMITS_REMEDY)
+        _log.warning("inbox.polling", reason=reason, remedy=_LIMITS_REMEDY)
         self._stop_watch()
         self._mode = "polling"
-        self._listing_wanted.set()
         if self._armed:
+            self._listing_wanted.set()
             self._say_found()
 
     def _disarm(self) -> None:

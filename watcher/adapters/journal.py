@@ -5,7 +5,8 @@ Rules of this file:
 - A job's number is never given twice, also when its row is long gone.
 - Only the service writes. Others open the file with `open_readonly`, while it runs or after it.
 - Names are kept as bytes, since a name need not be UTF-8. Integers that SQLite cannot hold (inodes
-  of 64 bits, times after 2262) are kept as text: a fingerprint that came back rounded would look like a change.
+  of 64 bits, times after 2262) are kept as text: a fingerprint that came back rounded
+  would look like a change.
 - Nothing that SQLite raises leaves this file, unless it is a bug of ours: a person gets a remedy.
 """
 
@@ -13,7 +14,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
 
 from watcher.adapters.filesystems import file_system_type, is_network
@@ -204,6 +205,8 @@ class SqliteJournal:
 
     def _prepare(self) -> None:
         execute = self._database.execute
+        if self._schema() > len(MIGRATIONS):
+            raise _newer(self._path, self._schema())
         self._check()
         (mode,) = execute("PRAGMA journal_mode = WAL").fetchone()
         if mode != "wal":
@@ -228,10 +231,7 @@ class SqliteJournal:
         if self._schema() == len(MIGRATIONS):
             return
         with self._transaction("BEGIN IMMEDIATE"):
-            schema = self._schema()
-            if schema > len(MIGRATIONS):
-                raise _newer(self._path, schema)
-            for statements in MIGRATIONS[schema:]:
+            for statements in MIGRATIONS[self._schema() :]:
                 for statement in statements:
                     self._database.execute(statement)
             self._database.execute(f"PRAGMA user_version = {len(MIGRATIONS)}")
@@ -316,10 +316,10 @@ def open_readonly(path: Path) -> SqliteJournal:
 
 def _blob(text: str) -> bytes:
     """Any text as bytes: a name's own bytes, and what no name has in a form that comes back."""
-    try:
-        return text.encode("utf-8", "surrogateescape")
-    except UnicodeEncodeError:
-        return b"\0" + text.encode("utf-8", "surrogatepass")
+    if not text.startswith("\0"):
+        with suppress(UnicodeEncodeError):
+            return text.encode("utf-8", "surrogateescape")
+    return b"\0" + text.encode("utf-8", "surrogatepass")
 
 
 def _text(blob: bytes) -> str:
@@ -487,9 +487,9 @@ def _damaged(path: Path, detail: str) -> RemediableError:
     return RemediableError(
         f"the journal {path} is damaged: {detail}",
         f"Move {path} (and {path.name}-wal, {path.name}-shm beside it) away and start again. Your pictures "
-        "and results are not in it and stay as they are. Known again from the folders: which pictures are there. "
-        "Lost: which of them are done. So move the sources of finished pictures out of the inbox first; each "
-        "that stays is done once more and comes out under a new name such as `IMG (2).jpg`.",
+        "and results are not in it and stay as they are. Known again from the folders: which pictures are "
+        "there. Lost: which of them are done. So move the sources of finished pictures out of the inbox "
+        "first; each that stays is done once more and comes out under a new name such as `IMG (2).jpg`.",
     )
 
 

@@ -1,8 +1,8 @@
 r"""JSON that any parser takes, of values that may hold any file name and any number.
 
 Rules of this file: a byte of a name that is not UTF-8 is written as the text `\xff` (as
-`watcher.core.record` does with the paths that it knows), since strict parsers refuse a lone surrogate; NaN and
-infinity become null.
+`watcher.core.record` does with the paths that it knows), since strict parsers refuse a lone surrogate; NaN
+and infinity become null.
 """
 
 from __future__ import annotations

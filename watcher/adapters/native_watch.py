@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Final
 
-import structlog
 from watchdog.events import (
     DirCreatedEvent,
     DirDeletedEvent,
@@ -33,16 +32,17 @@ from watchdog.events import (
 )
 from watchdog.observers.api import BaseObserver
 
+from watcher.telemetry.log import logger
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from structlog.typing import FilteringBoundLogger
     from watchdog.observers.inotify_c import CallbackId, InotifyEvent, Mask, WatchCallback, WatchDescriptor
 
 LIMIT_ERRNOS: Final = frozenset({errno.ENOSPC, errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 """The kernel has no more watches (ENOSPC) or instances (EMFILE) for us."""
 
-_log: FilteringBoundLogger = structlog.get_logger("watcher.inbox")
+_log = logger()
 
 
 class Change(Enum):
@@ -119,7 +119,7 @@ class _Translator(FileSystemEventHandler):
         try:
             self._translate(event)
         except Exception:  # noqa: BLE001 - whatever it is, watchdog's thread must live
-            _log.exception("inbox.notice_lost")
+            _log.exception("inbox.defect")
             self._notify(Notice(Change.OVERFLOWED))
 
     def _translate(self, event: FileSystemEvent) -> None:
@@ -213,7 +213,7 @@ if sys.platform == "linux":
                 super().run()
             except Exception:  # noqa: BLE001 - whatever it is, the watch is rebuilt
                 # The thread ends, `is_alive` says so, and the watch is armed anew.
-                _log.exception("inbox.reader_died")
+                _log.exception("inbox.defect")
 
     class _InotifyObserver(BaseObserver):
         """watchdog's `InotifyObserver(generate_full_events=True)`, on a descriptor that reports.
@@ -223,7 +223,7 @@ if sys.platform == "linux":
 
         def __init__(self, notify: Callable[[Notice], None]) -> None:
             # A file moved out of the tree would hold up every later event for half a second, in case its
-            # other half still comes. Both halves of a rename are read together, so that they pair all the same.
+            # other half still comes. Both halves of a rename are read together, so they pair all the same.
             InotifyMoveEventGrouper.delay = 0.0
             self._inotify = _ReportingInotify(notify)
             self._inotify.start()

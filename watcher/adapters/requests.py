@@ -42,6 +42,17 @@ class RetryRequest:
             self.path.unlink()
 
 
+class RequestFolder:
+    """Implements `watcher.ports.RetryRequests` on `state_dir/requests/`."""
+
+    def __init__(self, state_dir: Path) -> None:
+        self._state_dir = state_dir
+
+    def waiting(self) -> list[RetryRequest]:
+        """See `read_requests`."""
+        return read_requests(self._state_dir)
+
+
 def write_retry(state_dir: Path, ids: Collection[str] | None) -> Path:
     """Leave a request for the service of this state folder, running or not.
 
@@ -70,12 +81,8 @@ def write_retry(state_dir: Path, ids: Collection[str] | None) -> Path:
 def read_requests(state_dir: Path) -> list[RetryRequest]:
     """The requests that wait, oldest first. Cheap where there is none; blocks for one listing."""
     folder = state_dir / FOLDER
-    try:
-        names = sorted(entry.name for entry in os.scandir(folder) if entry.name.endswith(".json"))
-    except FileNotFoundError:
-        return []
     requests = []
-    for name in names[:MAX_REQUESTS]:
+    for name in _names(folder)[:MAX_REQUESTS]:
         path = folder / name
         try:
             requests.append(RetryRequest(path, _retried(path)))
@@ -84,6 +91,18 @@ def read_requests(state_dir: Path) -> list[RetryRequest]:
         except (OSError, ValueError, RecursionError) as error:
             _set_aside(path, str(error))
     return requests
+
+
+def count_requests(state_dir: Path) -> int:
+    """How many wait; touches none."""
+    return len(_names(state_dir / FOLDER))
+
+
+def _names(folder: Path) -> list[str]:
+    try:
+        return sorted(name for name in os.listdir(folder) if name.endswith(".json"))  # noqa: PTH208 - names alone are wanted
+    except FileNotFoundError:
+        return []
 
 
 def _write_whole(folder: Path, content: bytes) -> Path:

@@ -1,8 +1,8 @@
 """Whether a file in the inbox still is what a job was made from.
 
 Rules of this file: an equal fingerprint is proof enough, since a writer cannot keep the ctime; any other
-is settled by reading, so that a `touch` or a restored backup is no change. What is only in the cloud is not read:
-that would download it; there the modification time decides.
+is settled by reading, so that a `touch` or a restored backup is no change. What is only in the cloud
+is not read: that would download it; there the modification time decides.
 """
 
 from __future__ import annotations

@@ -39,7 +39,9 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     except SystemExit as end:
         _end(end.code)
     except RemediableError as error:
-        for lines in _in_three_lines(error):
+        for number, lines in enumerate(_in_three_lines(error)):
+            if number:
+                print(file=sys.stderr)  # noqa: T201 - the terminal is the place for it
             _tell(*lines)
         _end(error.exit_code)
     except KeyboardInterrupt:
@@ -63,7 +65,11 @@ def _in_three_lines(error: RemediableError) -> Iterator[tuple[str, str | None, s
 
 
 def _tell(what: str, where: str | None, remedy: str) -> None:
-    lines = [f"error: {printable(what)}", f"where: {printable(where)}" if where else "", f"to do: {printable(remedy)}"]
+    lines = [
+        f"error: {printable(what)}",
+        f"where: {printable(where)}" if where else "",
+        f"to do: {printable(remedy)}",
+    ]
     with contextlib.suppress(OSError):
         print("\n".join(line for line in lines if line), file=sys.stderr)  # noqa: T201 - the terminal is the place for it
 

@@ -21,7 +21,7 @@ from typing import Final, Literal, TypeAlias
 
 _ANY_FOLDERS: Final = "(?:[^/]+/)*"
 _IN_NAME: Final = "[^/]"
-_Form: TypeAlias = Literal["NFC", "NFD"]
+_Form: TypeAlias = Literal["NFC", "NFD"] | None
 
 
 @lru_cache(maxsize=1024)
@@ -41,10 +41,9 @@ def glob_regex(pattern: str) -> str:
         ValueError: as `compile_glob`.
     """
     components = _components(pattern)
-    composed = _translate(pattern, components, "NFC")
-    decomposed = _translate(pattern, components, "NFD")
-    either = composed if composed == decomposed else f"{composed}|{decomposed}"
-    return rf"(?:{either})\Z"
+    # as written, too: some characters are in neither form
+    spellings = dict.fromkeys(_translate(pattern, components, form) for form in (None, "NFC", "NFD"))
+    return rf"(?:{'|'.join(spellings)})\Z"
 
 
 def _components(pattern: str) -> list[str]:
@@ -100,7 +99,8 @@ def _translate_name(pattern: str, component: str, form: _Form) -> str:
         else:
             literal = re.match(r"[^*?\[]+", component[position:])
             assert literal is not None  # noqa: S101 - `character` is none of the three
-            pieces.append(re.escape(unicodedata.normalize(form, literal.group())))
+            text = literal.group()
+            pieces.append(re.escape(unicodedata.normalize(form, text) if form else text))
             position += literal.end()
             continue
         position += 1

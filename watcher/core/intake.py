@@ -89,6 +89,9 @@ class Intake:
         self._saved: dict[str, SavedFile] = {}
         self._touched: dict[str, None] = {}
         self._hashing = 0
+        self._asked: set[str] = set()
+        """Paths that a listing gave and that were not looked at yet."""
+        self._told_ns = 0
         self._orphans: dict[str, tuple[int, bool]] = {}
         self._troubled: dict[str, str] = {}
         self.listed = False
@@ -133,12 +136,13 @@ class Intake:
     @property
     def is_settled(self) -> bool:
         """Nothing is on its way: what was listed is complete and hashed."""
-        return self.listed and not self._scan_running and self._hashing == 0 and self._tracker.growing == 0
+        quiet = not self._scan_running and not self._asked
+        return self.listed and quiet and self._hashing == 0 and self._tracker.growing == 0
 
     @property
     def waiting(self) -> int:
         """How many files are not complete or not hashed yet."""
-        return len(self._tracker) + self._hashing
+        return len(self._tracker) + self._hashing + len(self._asked)
 
     @property
     def known(self) -> int:
@@ -153,6 +157,7 @@ class Intake:
 
     def observed(self, seen: FileObserved, now: Instant) -> None:
         """A file was looked at."""
+        self._asked.discard(seen.path)
         known = self._files.get(seen.path)
         if known is not None:
             if known.fingerprint == seen.fingerprint:
@@ -195,6 +200,7 @@ class Intake:
 
     def vanished(self, event: FileVanished) -> None:
         """Nothing is at the path any more."""
+        self._asked.discard(event.path)
         if self.lost is not None or not self.is_present(event.path):
             return
         self._remove(event.path)
@@ -230,6 +236,7 @@ class Intake:
         if self.lost is None:
             self._log("error", "inbox.lost", reason=event.reason)
         self.lost = event.reason
+        self._asked.clear()
         self.listed = False
         self._scan_running = False
 
@@ -243,17 +250,16 @@ class Intake:
         """Look at what is due."""
         for path in self._tracker.take_due(now):
             self._emit(ObserveFile(path))
-        for path in self._tracker.take_stale_empties(now):
-            self._log("warning", "file.empty", path=path, waited_s=self._policy.empty_warn_s)
-        self._tell_orphans(now)
+        if now.mono_ns - self._told_ns >= NS_PER_S:  # notices may come late; looking for them must stay cheap
+            self._told_ns = now.mono_ns
+            self._tell_empties(now)
+            self._tell_orphans(now)
         if self._scan_due_ns() is not None and self.lost is None:
             self._scan_if_due(now)
 
     def next_due_ns(self) -> int | None:
         """The instant of the next timer."""
-        orphan_ns = round(self._policy.orphan_notice_s * NS_PER_S)
         times = [self._tracker.next_due_ns(), self._scan_due_ns()]
-        times += [since_ns + orphan_ns for since_ns, told in self._orphans.values() if not told]
         return min((at_ns for at_ns in times if at_ns is not None), default=None)
 
     # --- details ---
@@ -261,14 +267,13 @@ class Intake:
     def _compare(self, path: str, fingerprint: Fingerprint, now: Instant) -> None:
         known = self._files.get(path)
         if known is not None:
-            if known.fingerprint != fingerprint:
-                self._emit(ObserveFile(path))
-            return
-        if path in self._tracker:
-            if self._tracker.fingerprint(path) != fingerprint:
-                self._emit(ObserveFile(path))
-            return
-        if not self._restore_file(path, fingerprint, now):
+            unchanged = known.fingerprint == fingerprint
+        elif path in self._tracker:
+            unchanged = self._tracker.fingerprint(path) == fingerprint
+        else:
+            unchanged = self._restore_file(path, fingerprint, now)
+        if not unchanged:
+            self._asked.add(path)
             self._emit(ObserveFile(path))
 
     def _restore_file(self, path: str, fingerprint: Fingerprint, now: Instant) -> bool:
@@ -331,6 +336,10 @@ class Intake:
         if known is not None:
             return known.observed_ns
         return self._tracker.observed_ns(path) if path in self._tracker else _NEVER_SEEN
+
+    def _tell_empties(self, now: Instant) -> None:
+        for path in self._tracker.take_stale_empties(now):
+            self._log("warning", "file.empty", path=path, waited_s=self._policy.empty_warn_s)
 
     def _tell_orphans(self, now: Instant) -> None:
         limit_ns = round(self._policy.orphan_notice_s * NS_PER_S)

@@ -59,6 +59,7 @@ class Lanes:
     worker_ready: WorkerReady | None = None
     """The current resident worker's own start."""
     last_path: Literal["hot", "cold"] | None = None
+    last_reason: str | None = None
     cold_start_failures: int = 0
     cold_blocked_until_ns: int = 0
     _incarnations: int = 0

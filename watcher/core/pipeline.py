@@ -120,6 +120,17 @@ class Pipeline:
             and not self._jobs.has_ready
         )
 
+    @property
+    def open_jobs(self) -> int:
+        """How many jobs and files are still to be worked off, as far as they are known."""
+        counts = self._jobs.count()
+        return self._intake.waiting + sum(counts.values()) - counts[JobState.HELD] - counts[JobState.WAITING]
+
+    @property
+    def held(self) -> tuple[Job, ...]:
+        """The jobs that wait for a mask."""
+        return tuple(job for job in self._jobs if job.state is JobState.HELD)
+
     def snapshot(self) -> JsonObject:
         """What `watcher status` shows."""
         supervisor = self._lanes.supervisor
@@ -139,11 +150,13 @@ class Pipeline:
                 "state": supervisor.state.value,
                 "incarnation": supervisor.incarnation,
                 "fault": supervisor.fault,
+                "restarts": supervisor.restarts,
                 "pid": ready.origin.pid if ready is not None else None,
                 "engine": ready.engine if ready is not None else None,
                 "device": ready.device if ready is not None else None,
             },
             "path": self._lanes.last_path,
+            "path_reason": self._lanes.last_reason,
             "blocked": next(iter(self._blocked.values()), None),
             "jobs": counts,
             "finished": dict(self._finished),
@@ -472,21 +485,28 @@ class Pipeline:
 
     def _dispatch_cold(self, now: e.Instant) -> bool:
         """Start one one-shot if a job is to go that way; True if one was started."""
-        batch: tuple[Job, ...] = ()
-        reason = PathReason.ONCE
-        for job in self._jobs.ready():
-            if self._may_go(job, now) == "cold":
-                reason = self._lanes.route(job, now.mono_ns).reason
-                batch = (job,) if job.suspect else self._cold_batch(reason, now)
-                break
-        if not batch:
+        first = self._first_cold(now)
+        if first is None:
             return False
+        reason = self._lanes.route(first, now.mono_ns).reason
+        batch = (first,) if first.suspect else self._cold_batch(reason, now)
         incarnation = self._lanes.take_incarnation()
         flight = self._lanes.take_off(incarnation, "cold", reason, batch, now.mono_ns)
         items = self._board(batch, now)
         self._tell_path("cold", flight.reason)
         self._out.append(c.RunCold(incarnation, c.Batch(flight.batch, items)))
         return True
+
+    def _first_cold(self, now: e.Instant) -> Job | None:
+        """A suspect, else the job that has waited longest: if it does not go cold, no younger one does."""
+        for job in self._jobs.suspects():
+            if self._may_go(job, now) == "cold":
+                return job
+        for job in self._jobs.ready():
+            if job.suspect or not self._is_complete(job):
+                continue
+            return job if self._may_go(job, now) == "cold" else None
+        return None
 
     def _cold_batch(self, reason: PathReason, now: e.Instant) -> tuple[Job, ...]:
         same_way = (
@@ -499,10 +519,12 @@ class Pipeline:
         return choose_batch(same_way, self._policy.batching)
 
     def _may_go(self, job: Job, now: e.Instant) -> Literal["hot", "cold", "wait"]:
+        return self._lanes.route(job, now.mono_ns).path if self._is_complete(job) else "wait"
+
+    def _is_complete(self, job: Job) -> bool:
+        """False while its mask is still being written, or its bytes were not seen since a restart."""
         facts = self._intake.facts(job.source)
-        if facts is None or job.clock is None or facts.picture_sha256 != job.identity.picture_sha256:
-            return "wait"  # its mask is still being written, or its bytes were not seen since the restart
-        return self._lanes.route(job, now.mono_ns).path
+        return facts is not None and job.clock is not None and _identity(facts) == job.identity
 
     def _board(self, batch: tuple[Job, ...], now: e.Instant) -> tuple[c.BatchItem, ...]:
         """Commit the attempts, then return what the executor needs."""
@@ -538,6 +560,7 @@ class Pipeline:
             level: c.LogLevel = "warning" if path == "cold" else "info"
             self._log(level, "path.changed", path=path, reason=reason.value)
         self._lanes.last_path = path
+        self._lanes.last_reason = reason.value
 
     def _dispatch_due_ns(self) -> int | None:
         """When the answer of `_dispatch` may change by time alone."""

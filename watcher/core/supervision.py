@@ -147,6 +147,8 @@ class Supervisor:
         """What ended the last incarnation, until a worker is ready again."""
         self.deadline_ns: int | None = None
         self.items_served = 0
+        self.restarts = 0
+        """Ends of a worker that nobody wanted."""
         self._kill_reason = ""
         self._stalled = False
         self._crashes_in_a_row = 0
@@ -224,6 +226,7 @@ class Supervisor:
         self.fault = "stalled" if self._stalled else "crashed"
         self._stalled = False
         self._crashes_in_a_row += 1
+        self.restarts += 1
         if exit_code == EXIT_CONFIGURATION:
             self._move(Report.EXITED_FOR_GOOD)
             self.deadline_ns = None

@@ -25,6 +25,8 @@ class Worklist:
         self._primaries: dict[Identity, str] = {}
         self._duplicates: dict[str, dict[str, None]] = {}
         self._ready: dict[str, None] = {}
+        self._suspects: dict[str, None] = {}
+        self._counts: Counter[str] = Counter()
 
     def __len__(self) -> int:
         return len(self._jobs)
@@ -51,8 +53,12 @@ class Worklist:
         return tuple(self._jobs[dup] for dup in self._duplicates.get(job_id, ()))
 
     def ready(self) -> Iterator[Job]:
-        """Ready jobs, longest waiting first. The list may change while the caller goes through it."""
-        return (self._jobs[job_id] for job_id in tuple(self._ready) if job_id in self._ready)
+        """Ready jobs, longest waiting first. The list must not change while the caller goes through it."""
+        return (self._jobs[job_id] for job_id in self._ready)
+
+    def suspects(self) -> Iterator[Job]:
+        """The ready ones among the suspects, longest waiting first; else as `ready`."""
+        return (self._jobs[job_id] for job_id in self._suspects)
 
     @property
     def has_ready(self) -> bool:
@@ -61,7 +67,7 @@ class Worklist:
 
     def count(self) -> Counter[str]:
         """How many jobs are in each state."""
-        return Counter(job.state.value for job in self._jobs.values())
+        return +self._counts
 
     def put(self, job: Job) -> None:
         """Add a job or replace its older self."""
@@ -74,6 +80,9 @@ class Worklist:
             self._primaries.setdefault(job.identity, job.id)
         if job.state is JobState.READY:
             self._ready[job.id] = None
+            if job.suspect:
+                self._suspects[job.id] = None
+        self._counts[job.state.value] += 1
 
     def remove(self, job_id: str) -> None:
         """The job is final, or about to be put again. Unknown ids are fine."""
@@ -81,6 +90,8 @@ class Worklist:
         if job is None:
             return
         self._ready.pop(job_id, None)
+        self._suspects.pop(job_id, None)
+        self._counts[job.state.value] -= 1
         if self._by_source.get(job.source) == job_id:
             del self._by_source[job.source]
         if self._primaries.get(job.identity) == job_id:

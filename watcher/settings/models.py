@@ -17,6 +17,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from watcher.core import policy as core_policy
+from watcher.core.globs import compile_glob
 from watcher.wire import EngineChoice, Limits, MarkSource
 
 APP: Final = "watcher"
@@ -69,8 +70,17 @@ def _recipe_name(value: str) -> str:
 
 
 def _match(value: tuple[str, ...]) -> tuple[str, ...]:
-    if not value or any(not glob or glob.startswith("/") or ".." in glob.split("/") for glob in value):
-        raise ValueError('patterns relative to the inbox, such as "*.png" or "strokes/**"')
+    if not value:
+        raise ValueError('one or more patterns, such as "*.png" or "strokes/**"')
+    return _globs(value)
+
+
+def _globs(value: tuple[str, ...]) -> tuple[str, ...]:
+    for glob in value:
+        try:
+            compile_glob(glob)
+        except ValueError as error:
+            raise ValueError(f"other patterns: {error}") from error
     return value
 
 
@@ -103,8 +113,8 @@ class Arrivals(_Section):
     quiet_s: Seconds = _ARRIVALS.quiet_s
     rescan_s: Seconds = _ARRIVALS.rescan_s
     recursive: bool = True
-    ignore: Texts = ()
-    """Name patterns to leave alone, besides the temporary names of browsers and sync clients."""
+    ignore: Annotated[Texts, AfterValidator(_globs)] = ()
+    """Globs to leave alone, besides the temporary names of browsers and sync clients."""
 
 
 class Batching(_Section):
@@ -224,6 +234,11 @@ class Settings(BaseSettings):
     log: LogSection = LogSection()
 
     _config_file: Path | None = PrivateAttr(default=None)
+
+    @property
+    def journal_file(self) -> Path:
+        """Where the journal lies."""
+        return self.state_dir / "journal.sqlite3"
 
     @property
     def config_file(self) -> Path | None:

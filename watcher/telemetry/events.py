@@ -43,6 +43,15 @@ EVENTS: Final[Mapping[str, EventSpec]] = {
     "inbox.polling": EventSpec(
         "warning", "The system's notifications do not work here: the inbox is polled."
     ),
+    "inbox.watch_failed": EventSpec(
+        "warning", "The system's notifications could not be set up, or ended; they are set up again."
+    ),
+    "inbox.folder_unreadable": EventSpec(
+        "warning", "A folder of the inbox cannot be listed; what was in it counts as still there."
+    ),
+    "inbox.defect": EventSpec(
+        "error", "A defect in watching: the line has the traceback. Watching goes on; please report it."
+    ),
     "file.settled": EventSpec("debug", "A file is complete."),
     "file.empty": EventSpec("warning", "A file has been empty for long; it is taken when it is filled."),
     "file.unreadable": EventSpec("warning", "A file cannot be read; it is tried again."),

@@ -13,11 +13,12 @@ from __future__ import annotations
 
 import logging
 import sys
-from datetime import UTC, datetime
 from logging.handlers import RotatingFileHandler
 from typing import TYPE_CHECKING, Any, Final, Literal, TextIO, TypeAlias, cast
 
 import structlog
+
+from watcher.core.record import utc_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, MutableMapping
@@ -94,12 +95,6 @@ def printable(text: str) -> str:
     return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
 
 
-def timestamp(wall_s: float) -> str:
-    """UTC with milliseconds, as all of our records have it: `2026-11-30T10:00:00.123Z`."""
-    instant = datetime.fromtimestamp(wall_s, UTC)
-    return instant.isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
 def _shared_processors() -> list[Any]:
     return [structlog.stdlib.add_log_level]
 
@@ -139,7 +134,7 @@ def _console_renderer(*, color: bool) -> list[Any]:
 
 def _stamp(_logger: object, _method: str, event_dict: EventDict) -> EventDict:
     record: logging.LogRecord = event_dict["_record"]
-    event_dict["ts"] = timestamp(record.created)
+    event_dict["ts"] = utc_text(record.created)
     return event_dict
 
 

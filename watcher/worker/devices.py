@@ -273,6 +273,16 @@ class _OperatorLog:
         return OperatorEvidence(time_share=share, fallback_ops=tuple(sorted(self._elsewhere)))
 
 
+def free_memory(device: str) -> None:
+    """Give back what torch keeps for later calls on an accelerator; nothing on the CPU."""
+    import torch
+
+    if device.startswith("cuda"):
+        torch.cuda.empty_cache()
+    elif device == "mps":
+        torch.mps.empty_cache()
+
+
 def _wait_for(device: str) -> None:
     import torch
 

@@ -98,7 +98,7 @@ class LamaEngine:
         with self._clock.measure("device_probe_ns"):
             self._placement = devices.place(self._choice.device, self._accelerators)
         with self._clock.measure("model_load_ns"):
-            self._load_weights()
+            self._load_weights_somewhere()
         return self._clock.segments()
 
     def warm_up(self) -> None:
@@ -109,21 +109,15 @@ class LamaEngine:
         Raises:
             EngineUnavailableError: the model gives nonsense on the CPU, too.
         """
-        placement = self._placed()
         try:
             self._warm_up_once()
         except FillError as error:
-            if placement.device == devices.CPU:
+            if self._placed().device == devices.CPU:
                 raise EngineUnavailableError(
                     f"the model in {self._verified().path} does not work: {error}",
                     "Use the published weights, or a file that was exported the same way.",
                 ) from error
-            self._placement = replace(
-                placement,
-                device=devices.CPU,
-                reason=f"the warm-up on {placement.device} failed: {error}; runs on cpu",
-            )
-            self._load_weights()
+            self._move_to_cpu(f"the warm-up on {self._placed().device} failed: {error}")
             self.warm_up()
 
     def fill(
@@ -162,6 +156,19 @@ class LamaEngine:
             raise RuntimeError("the engine is not loaded")
         return self._weights
 
+    def _load_weights_somewhere(self) -> None:
+        try:
+            self._load_weights()
+        except EngineUnavailableError as error:
+            if self._placed().device == devices.CPU:
+                raise
+            self._move_to_cpu(str(error))
+
+    def _move_to_cpu(self, why: str) -> None:
+        """Load once more, on the CPU: what an accelerator holds after a failure is not to be trusted."""
+        self._placement = replace(self._placed(), device=devices.CPU, reason=f"{why}; runs on cpu")
+        self._load_weights()
+
     def _load_weights(self) -> None:
         import torch
         from simple_lama_inpainting import SimpleLama
@@ -173,7 +180,7 @@ class LamaEngine:
                 simple = SimpleLama(torch.device(placement.device))
         except (RuntimeError, OSError, ValueError) as error:
             raise EngineUnavailableError(
-                f"torch cannot load the weights in {weights.path}: {_first_line(error)}",
+                f"torch cannot load {weights.path} on {placement.device}: {_first_line(error)}",
                 "If the file is not one of the published ones, it must be a TorchScript archive; "
                 "else free some memory, or set `device` under `[engine]` to cpu.",
             ) from error
@@ -215,26 +222,30 @@ class LamaEngine:
         return filled
 
     def _run(self, pixels: NDArray[np.uint8], mask: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        import torch
-
         try:
-            try:
-                return self._call(pixels, mask)
-            except torch.OutOfMemoryError:  # once more: what filled the device may be other crops' leftovers
-                torch.cuda.empty_cache()
-                return self._call(pixels, mask)
-        except FillError:
-            raise
-        except RuntimeError as error:
-            raise _as_fill_error(error) from error
+            return self._call(pixels, mask)
+        except _OutOfMemoryError:  # once more: what filled the device may be other crops' leftovers
+            devices.free_memory(self._placed().device)
+            return self._call(pixels, mask)
 
     def _call(self, pixels: NDArray[np.uint8], mask: NDArray[np.uint8]) -> NDArray[np.uint8]:
         import numpy as np
         import torch
 
+        # A failure inside TorchScript comes as its own Error, which is no RuntimeError, or as a RuntimeError
+        # that has lost its class: torch.OutOfMemoryError is one only outside.
         unoptimised = torch.jit.optimized_execution(False)  # type: ignore[attr-defined] # noqa: FBT003 - torch's
-        with unoptimised:
-            return np.asarray(self._simple(pixels, mask))
+        try:
+            with unoptimised:
+                return np.array(self._simple(pixels, mask))  # a copy: Pillow lends its memory read-only
+        except FillError:
+            raise
+        except (RuntimeError, MemoryError, torch.jit.Error) as error:
+            raise _as_fill_error(error) from error
+
+
+class _OutOfMemoryError(FillError):
+    """Worth one more try, once the device's cache is empty."""
 
 
 class _WatchedModel:
@@ -317,7 +328,7 @@ def _import_torch(choice: EngineChoice) -> None:
     if choice.threads is not None:
         torch.set_num_threads(choice.threads)
     if choice.deterministic:
-        torch.use_deterministic_algorithms(True)  # noqa: FBT003 - torch's signature
+        torch.set_deterministic_debug_mode("error")  # its better-known twin also imports torch's compiler
         torch.backends.cudnn.benchmark = False
 
 
@@ -344,9 +355,11 @@ def _quiet_load() -> Iterator[None]:
         yield
 
 
-def _as_fill_error(error: RuntimeError) -> FillError:
+def _as_fill_error(error: Exception) -> FillError:
     text = str(error)
-    if any(sign in text for sign in _STICKY) and "out of memory" not in text:
+    if isinstance(error, MemoryError) or "out of memory" in text:
+        return _OutOfMemoryError(f"the crop does not fit into memory: {_first_line(error)}")
+    if any(sign in text for sign in _STICKY):
         return DeviceLostError(f"the device failed: {_first_line(error)}")
     return FillError(f"the model failed: {_first_line(error)}")
 

@@ -67,9 +67,9 @@ class _PlainCanvas:
     def __init__(self, picture: Picture, pixels: NDArray[np.generic], reopen: Mask | None) -> None:
         self._mode = picture.mode
         self._key = picture.image.info.get("transparency")
-        self._pixels = (
-            (pixels * np.uint8(255)).astype(np.uint8) if self._mode == "1" else pixels.astype(np.uint8)
-        )
+        self._pixels = pixels.astype(np.uint8)
+        if self._mode == "1":
+            self._pixels *= np.uint8(255)
         self._reopen = reopen
 
     def rgb(self, box: Rect, hole: Mask) -> Rgb:
@@ -93,10 +93,7 @@ class _PlainCanvas:
 
     def _native(self, rgb: Rgb) -> Rgb:
         """Turn filled pixels (n, 3) into the mode's colour channels (n, 1 or 3), off the transparent key."""
-        if self._mode in ("RGB", "RGBA"):
-            colour = rgb.copy()
-        else:
-            colour = _grey(rgb)[:, np.newaxis]
+        colour = rgb.copy() if self._mode in ("RGB", "RGBA") else _grey(rgb)[:, np.newaxis]
         if self._mode == "1":
             colour = np.where(colour >= 128, np.uint8(255), np.uint8(0))  # noqa: PLR2004 - half of white
         elif self._key is not None:
@@ -114,7 +111,7 @@ class _PlainCanvas:
 
 
 class _DeepCanvas:
-    """16-bit grey: the model sees each box stretched from its own darkest to its own brightest known value."""
+    """16-bit grey: the model sees each box stretched from its darkest to its brightest known value."""
 
     def __init__(self, picture: Picture, pixels: NDArray[np.uint16]) -> None:
         self._key = picture.image.info.get("transparency")
@@ -237,7 +234,8 @@ _EXACT_COLOURS = 65_536
 
 def _packed(rgb: Rgb) -> NDArray[np.uint32]:
     wide = rgb.astype(np.uint32)
-    return (wide[:, 0] << 16) | (wide[:, 1] << 8) | wide[:, 2]
+    packed: NDArray[np.uint32] = (wide[:, 0] << np.uint32(16)) | (wide[:, 1] << np.uint32(8)) | wide[:, 2]
+    return packed
 
 
 def _unpacked(packed: NDArray[np.uint32]) -> Rgb:

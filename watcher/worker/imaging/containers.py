@@ -18,6 +18,7 @@ from watcher.worker.imaging.refusals import IncompleteError, RefusedError
 
 Container = Literal["JPEG", "PNG", "WEBP", "TIFF", "BMP", "GIF"]
 
+_RIFF_HEADER_BYTES = 12
 PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 _SIGNATURES: tuple[tuple[bytes, Container], ...] = (
     (b"\xff\xd8\xff", "JPEG"),
@@ -70,7 +71,7 @@ def sniff(data: bytes) -> Container:
         if head.startswith(signature):
             return container
     if any(signature.startswith(data) for signature, _ in _SIGNATURES) or (
-        len(data) < 12 and (data[:4] == b"RIFF" or b"RIFF".startswith(data))
+        len(data) < _RIFF_HEADER_BYTES and (data[:4] == b"RIFF" or b"RIFF".startswith(data))
     ):
         raise IncompleteError(f"the file ends after {len(data)} bytes, inside its signature")
     _refuse_recognised(head)
@@ -138,7 +139,8 @@ def jpeg_layout(data: bytes, start: int = 0) -> JpegLayout:
         RefusedError: what stands there is not a marker (undecodable).
     """
     segments: list[JpegSegment] = []
-    frame, precision, tables = -1, 8, ()
+    frame, precision = -1, 8
+    tables: tuple[int, ...] = ()
     position = start + 2
     while True:
         marker, position = _jpeg_marker(data, position)

@@ -8,7 +8,8 @@ context. Rules of this module:
 - The margin is max(64 px, the hole's thickness): thickness is a component's area over its longer side. It
   shrinks, down to a quarter of that and never below 64 px, before a box may exceed the budget.
 - Boxes are merged while that wastes little, and until at most `MAX_CROPS` are left: 300 specks are a few
-  crops. Boxes that touch and are too large together stay apart; the second sees the first one's fill. Components that are large but thin (a wire across a photo) are cut into cells at native scale.
+  crops. Boxes that touch and are too large together stay apart; the second sees the first one's fill.
+- Components that are large but thin (a wire across a photo) are cut into cells at native scale.
 - What still exceeds the budget is seen scaled down (`scale` < 1): coarse, reported, never refused.
 """
 
@@ -260,7 +261,7 @@ def _padded(side: int) -> int:
 
 
 def _span(start: int, stop: int, limit: int) -> tuple[int, int]:
-    """Bring an interval inside 0..limit with a length that is a multiple of 8 and at least 64, if that fits."""
+    """Bring an interval inside 0..limit, its length a multiple of 8 and at least 64 if that fits."""
     start, stop = max(0, start), min(limit, stop)
     wanted = _padded(stop - start)
     if wanted > limit:
@@ -345,9 +346,9 @@ def _wastes(
 ) -> NDArray[np.float64]:
     """Return what merging `one` with each other blob would cost in pixels; infinity where it may not be."""
     merged = np.hstack([np.minimum(rects[:, :2], rects[one, :2]), np.maximum(rects[:, 2:], rects[one, 2:])])
-    union = _extents(merged, np.maximum(thickness, thickness[one]), shape)
+    union: NDArray[np.int64] = _extents(merged, np.maximum(thickness, thickness[one]), shape)
     apart = _extents(rects, thickness, shape)
-    wastes = (union - apart - apart[one]).astype(np.float64)
+    wastes: NDArray[np.float64] = (union - apart - apart[one]).astype(np.float64)
     wastes[thickness < 0] = math.inf
     wastes[one] = math.inf
     if budget is not None:
@@ -362,7 +363,8 @@ def _extents(
     margin = np.maximum(thickness, MIN_MARGIN)
     rows = np.minimum(rects[:, 2] + margin, shape[0]) - np.maximum(rects[:, 0] - margin, 0)
     columns = np.minimum(rects[:, 3] + margin, shape[1]) - np.maximum(rects[:, 1] - margin, 0)
-    return rows * columns
+    extents: NDArray[np.int64] = rows * columns
+    return extents
 
 
 def _model_size(box: Rect, budget: int) -> tuple[int, int, float]:
@@ -416,7 +418,8 @@ def mean_colour(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
     """Return the mean of pixels (n, 3), or middle grey for none."""
     if pixels.size == 0:
         return np.full(3, 128, np.uint8)
-    return pixels.mean(axis=0).round().astype(np.uint8)
+    mean: NDArray[np.uint8] = pixels.mean(axis=0).round().astype(np.uint8)
+    return mean
 
 
 def waves(plans: list[CropPlan]) -> list[list[CropPlan]]:

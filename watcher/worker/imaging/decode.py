@@ -19,7 +19,7 @@ import stat
 import struct
 import warnings
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from PIL import (
@@ -50,6 +50,8 @@ from watcher.worker.imaging.metadata import exif_orientation, is_companion, mult
 from watcher.worker.imaging.refusals import IncompleteError, RefusedError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from numpy.typing import NDArray
 
 Layout = JpegLayout | PngLayout | WebpLayout | Ifd | None
@@ -58,7 +60,7 @@ _T = TypeVar("_T", bound=np.generic)
 MODES = frozenset({"1", "L", "LA", "P", "RGB", "RGBA", "I;16"})
 """Pillow modes that are filled; 16-bit variants are brought to `I;16`."""
 
-_OPENERS = {
+_OPENERS: dict[Container, Callable[[io.BytesIO], Image.Image]] = {
     "JPEG": JpegImagePlugin.JpegImageFile,  # and not Image.open, which hands multi-picture files to MPO
     "PNG": PngImagePlugin.PngImageFile,
     "WEBP": WebPImagePlugin.WebPImageFile,
@@ -183,7 +185,7 @@ class Picture:
                 self.image.load()
             except MemoryError:
                 raise
-            except Exception as error:  # noqa: BLE001 - decoders fail on hostile bytes in every way there is
+            except Exception as error:  # decoders fail on hostile bytes in every way there is
                 raise self._load_failure(error) from error
         pixels = np.asarray(self.image)
         if self.mode == "I;16":
@@ -241,7 +243,7 @@ def open_picture(data: bytes, *, max_pixels: int) -> Picture:
     with warnings.catch_warnings():
         _arm_warnings()
         try:
-            image: Image.Image = _OPENERS[container](io.BytesIO(data[:end] if end < len(data) else data))
+            image = _OPENERS[container](io.BytesIO(data[:end] if end < len(data) else data))
         except MemoryError:
             raise
         except (Image.DecompressionBombWarning, Image.DecompressionBombError) as error:
@@ -323,7 +325,7 @@ def _refuse_jpeg(layout: JpegLayout) -> None:
     if others:
         raise RefusedError(
             "unsupported",
-            f"this JPEG holds {len(others) + 1} pictures (stereo, panorama or burst), and only one would be kept",
+            f"this JPEG holds {len(others) + 1} pictures (stereo, panorama, burst), and only one would stay",
             "split it into single pictures and drop those",
         )
 
@@ -379,25 +381,22 @@ def _orientation(container: Container, image: Image.Image, layout: Layout, data:
 # --- orientation -------------------------------------------------------------------------------------------
 
 
+_TURNS: dict[int, Callable[[Any], Any]] = {
+    2: lambda stored: stored[:, ::-1],
+    3: lambda stored: stored[::-1, ::-1],
+    4: lambda stored: stored[::-1],
+    5: lambda stored: stored.swapaxes(0, 1),
+    6: lambda stored: np.rot90(stored, -1),
+    7: lambda stored: stored[::-1, ::-1].swapaxes(0, 1),
+    8: lambda stored: np.rot90(stored, 1),
+}
+
+
 def to_viewed(stored: NDArray[_T], orientation: int) -> NDArray[_T]:
     """Turn an array (height, width, ...) from stored to viewed orientation (EXIF 2.32, tag 274); a view."""
-    match orientation:
-        case 2:
-            return stored[:, ::-1]
-        case 3:
-            return stored[::-1, ::-1]
-        case 4:
-            return stored[::-1]
-        case 5:
-            return stored.swapaxes(0, 1)
-        case 6:
-            return np.rot90(stored, -1)
-        case 7:
-            return stored[::-1, ::-1].swapaxes(0, 1)
-        case 8:
-            return np.rot90(stored, 1)
-        case _:
-            return stored
+    turn = _TURNS.get(orientation)
+    turned: NDArray[_T] = stored if turn is None else turn(stored)
+    return turned
 
 
 def to_stored(viewed: NDArray[_T], orientation: int) -> NDArray[_T]:

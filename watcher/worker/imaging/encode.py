@@ -127,7 +127,7 @@ def _tables(source: JpegImagePlugin.JpegImageFile, layout: JpegLayout) -> list[l
 
 
 def _is_rgb_coded(source: JpegImagePlugin.JpegImageFile, layout: JpegLayout) -> bool:
-    """Whether the components are R, G, B and not Y, Cb, Cr (libjpeg's rule, jdapimin.c default_decompress_parms)."""
+    """Whether the components are R, G, B and not Y, Cb, Cr (libjpeg decides by the same signs)."""
     if source.mode != "RGB" or any(s.payload.startswith(b"JFIF\x00") for s in layout.segments):
         return False
     adobe = source.info.get("adobe_transform")
@@ -137,16 +137,17 @@ def _is_rgb_coded(source: JpegImagePlugin.JpegImageFile, layout: JpegLayout) -> 
 
 
 def _splice_jpeg(encoded: bytes, kept: list[JpegSegment]) -> bytes:
-    """Put the source's segments where the encoder put its own (it may keep its Adobe one: it says how to read)."""
+    """Put the source's segments in the place of the encoder's; its Adobe one stays: it says how to read."""
     own = jpeg_layout(encoded).segments
     position = 2
     for segment in own:
         position += 4 + len(segment.payload)
     adobe = [segment for segment in own if segment.marker == 0xEE]  # noqa: PLR2004 - APP14
-    parts = [encoded[:2]]
-    for segment in [*kept, *adobe]:
-        parts.append(struct.pack(">BBH", 0xFF, segment.marker, len(segment.payload) + 2) + segment.payload)
-    return b"".join([*parts, encoded[position:]])
+    segments = [
+        struct.pack(">BBH", 0xFF, segment.marker, len(segment.payload) + 2) + segment.payload
+        for segment in [*kept, *adobe]
+    ]
+    return b"".join([encoded[:2], *segments, encoded[position:]])
 
 
 # --- PNG ---------------------------------------------------------------------------------------------------
@@ -256,7 +257,7 @@ def _tiff(
     return _save(image, "TIFF", options)
 
 
-def _copy_tiff_tags(  # noqa: PLR0913 - one tag table to another, with what decides
+def _copy_tiff_tags(
     picture: Picture,
     source: TiffImagePlugin.TiffImageFile,
     layout: Ifd,
@@ -273,9 +274,7 @@ def _copy_tiff_tags(  # noqa: PLR0913 - one tag table to another, with what deci
         elif tag in _TIFF_ALWAYS or (keep and tag in _TIFF_KEPT and tag in source.tag_v2):
             tags[tag] = _tiff_value(tag, source.tag_v2[tag], dropped)
             tags.tagtype[tag] = entry.kind
-        elif keep and tag == 34665:  # noqa: PLR2004 - the EXIF directory
-            tags[tag] = dict(source.getexif().get_ifd(tag))
-        elif keep and tag == 34853:  # noqa: PLR2004 - the GPS directory
+        elif keep and tag in (34665, 34853):  # the EXIF and GPS directories
             tags[tag] = dict(source.getexif().get_ifd(tag))
         else:
             dropped.append(_TIFF_DIRECTORIES.get(tag, f"TIFF tag {tag}"))
@@ -304,7 +303,7 @@ _BITFIELDS = 3
 
 
 def _bmp_with_alpha(image: Image.Image, dpi: tuple[float, float] | None) -> bytes:
-    """Write a BITMAPV4HEADER with an alpha mask: Pillow's own writer leaves the mask, and so the alpha, out."""
+    """Write a BITMAPV4HEADER with an alpha mask: Pillow's writer leaves the alpha out."""
     pixels = np.asarray(image)[::-1, :, [2, 1, 0, 3]].tobytes()
     offset = 14 + _BMP_V4_HEADER
     per_metre = [round(value * 39.3701) for value in dpi or (0.0, 0.0)]

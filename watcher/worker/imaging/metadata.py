@@ -134,7 +134,7 @@ _XMP_COMPANIONS = re.compile(
 
 
 def xmp_without_pictures(xmp: bytes, dropped: list[str], *, companions_lost: bool = False) -> bytes:
-    """Take thumbnails out of an XMP packet, and pointers to companions (motion clip, gain map) if those are lost."""
+    """Take thumbnails out of an XMP packet, and pointers to a motion clip or gain map that is lost."""
     cleaned = _XMP_THUMBNAILS.sub(b"", xmp)
     if cleaned != xmp:
         dropped.append("XMP thumbnail")
@@ -229,7 +229,7 @@ def _name_of_trailer(trailer: bytes) -> str:
     return f"{len(trailer)} bytes behind the end of the picture"
 
 
-def _jpeg_segment(
+def _jpeg_segment(  # noqa: PLR0911 - a table of cases, one return each
     segment: JpegSegment, dropped: list[str], *, keep: bool, companions_lost: bool
 ) -> JpegSegment | None:
     marker, payload = segment.marker, segment.payload
@@ -333,7 +333,9 @@ def png_metadata(layout: PngLayout, dropped: list[str], *, keep: bool, same_dept
     return before, between, behind
 
 
-def _png_chunk(chunk: PngChunk, dropped: list[str], *, keep: bool, same_depth: bool) -> PngChunk | None:
+def _png_chunk(  # noqa: PLR0911 - a table of cases, one return each
+    chunk: PngChunk, dropped: list[str], *, keep: bool, same_depth: bool
+) -> PngChunk | None:
     kind = chunk.kind
     if kind in _PNG_STALE or (kind in (b"bKGD", b"sBIT") and not same_depth):
         name = _PNG_STALE.get(kind, kind.decode("ascii"))

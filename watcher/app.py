@@ -1,0 +1,175 @@
+"""Composition root: the only place that builds adapters and ties them to the core.
+
+Rules of this file: it decides nothing. Which adapter stands behind which port is read off `_edges`; what they
+do together is the runtime's and the core's business.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import random
+import signal
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from watcher import __version__, settings
+from watcher.adapters.clock import SystemClock
+from watcher.adapters.inbox import WatchedInbox
+from watcher.adapters.journal import SqliteJournal
+from watcher.adapters.lock import StateLock
+from watcher.adapters.outbox import FolderOutbox
+from watcher.adapters.processes import BoundedLog, ColdExecutor, HotExecutor, WorkerSetup
+from watcher.adapters.requests import RequestFolder
+from watcher.adapters.status_board import FileStatusBoard
+from watcher.adapters.timing_log import JsonlTimingLog
+from watcher.core.pipeline import Pipeline
+from watcher.runtime import Edges, Runtime
+from watcher.telemetry import log
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from watcher.core.events import Event
+    from watcher.core.job import Job
+    from watcher.ports import Journal, Sink
+    from watcher.settings import Settings
+
+_MIB: Final = 1_048_576
+
+
+@dataclass(frozen=True, slots=True)
+class OnceSummary:
+    """What one `watcher once` did: the jobs that ended, and those that wait for a mask."""
+
+    finished: tuple[Job, ...]
+    held: tuple[Job, ...]
+
+
+def run_service(chosen: Settings) -> int:
+    """Run the service until a signal ends it. Returns the exit code.
+
+    Raises:
+        RemediableError: the folders cannot be used, another service owns them, or the journal is damaged.
+    """
+    settings.check_folders(chosen)
+    with StateLock(chosen.state_dir), SqliteJournal(chosen.journal_file) as journal:
+        runtime = _build(chosen, journal, once=False)
+        with _signals(runtime):
+            log.write(
+                "info",
+                "service.started",
+                {
+                    "version": __version__,
+                    "inbox": str(chosen.inbox),
+                    "outbox": str(chosen.outbox),
+                    "engine": chosen.engine.name,
+                    "device": chosen.engine.device,
+                },
+            )
+            _work(runtime, until_idle=False)
+        log.write("info", "service.stopped", {})
+    return 0
+
+
+def run_once(chosen: Settings, on_progress: Callable[[Job, int], None]) -> OnceSummary:
+    """Work off what is in the inbox, then stop.
+
+    Args:
+        chosen: the configuration.
+        on_progress: called with each job that ends and the number of those still to come.
+
+    Raises:
+        RemediableError: as for `run_service`.
+    """
+    settings.check_folders(chosen)
+    finished: list[Job] = []
+
+    def note(job: Job) -> None:
+        finished.append(job)
+        on_progress(job, runtime.open_jobs)
+
+    with StateLock(chosen.state_dir), SqliteJournal(chosen.journal_file) as journal:
+        runtime = _build(chosen, journal, once=True, on_finished=note)
+        with _signals(runtime):
+            _work(runtime, until_idle=True)
+        held = runtime.held
+    return OnceSummary(tuple(finished), held)
+
+
+def _work(runtime: Runtime, *, until_idle: bool) -> None:
+    try:
+        runtime.start()
+        runtime.run(until_idle=until_idle)
+    finally:
+        runtime.close()
+
+
+def _build(
+    chosen: Settings, journal: Journal, *, once: bool, on_finished: Callable[[Job], None] | None = None
+) -> Runtime:
+    events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+    # Full jitter only spreads restarts; it guards no secret.
+    pipeline = Pipeline(chosen.policy(once=once), jitter=random.random)
+    return Runtime(pipeline, _edges(chosen, journal, events.put), events, on_finished)
+
+
+def _edges(chosen: Settings, journal: Journal, sink: Sink) -> Edges:
+    clock = SystemClock()
+    outbox = FolderOutbox(
+        inbox=chosen.inbox,
+        outbox=chosen.outbox,
+        state_dir=chosen.state_dir,
+        archive=chosen.archive,
+        after=chosen.after,
+        on_conflict=chosen.output.on_conflict,
+        sink=sink,
+        clock=clock,
+    )
+    setup = WorkerSetup(
+        engine=chosen.engine_choice(),
+        limits=chosen.limits(),
+        inbox=chosen.inbox,
+        staging=outbox.staging,
+        log=BoundedLog(chosen.state_dir / "worker.log"),
+    )
+    return Edges(
+        clock=clock,
+        inbox=WatchedInbox(
+            chosen.inbox,
+            observer=chosen.arrivals.observer,
+            recursive=chosen.arrivals.recursive,
+            ignore=chosen.arrivals.ignore,
+            sink=sink,
+            clock=clock,
+        ),
+        journal=journal,
+        timings=JsonlTimingLog(
+            chosen.outbox / "logs",
+            clock,
+            max_bytes=chosen.log.timings_max_mb * _MIB,
+            keep_days=chosen.log.timings_keep_days,
+        ),
+        outbox=outbox,
+        hot=HotExecutor(setup, sink, clock),
+        cold=ColdExecutor(setup, sink, clock),
+        requests=RequestFolder(chosen.state_dir),
+        status=FileStatusBoard(
+            chosen.state_dir, clock, engine=chosen.engine.name, device=chosen.engine.device
+        ),
+    )
+
+
+@contextlib.contextmanager
+def _signals(runtime: Runtime) -> Iterator[None]:
+    """A first SIGTERM, SIGINT or SIGHUP drains, a second one ends at once."""
+
+    def ask(number: int, _frame: object) -> None:
+        runtime.drain(signal.Signals(number).name)
+
+    before = {number: signal.signal(number, ask) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,272 @@
+"""The commands and their options, as typer reads them from the signatures.
+
+Rules of this file: each docstring is the command's help, so it teaches, with examples; the terminal library
+is never imported here (see `watcher.cli.views`).
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, TypeAlias
+
+import typer
+
+from watcher import __version__, settings
+from watcher.core.job import JobState
+
+EXIT_JOBS_FAILED = 1
+EXIT_USAGE = 2
+EXIT_CONFIGURATION = 78
+
+ConfigOption: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(
+        "--config", metavar="FILE", help="Configuration file. Default: $WATCHER_CONFIG, else the user's own."
+    ),
+]
+JsonOption: TypeAlias = Annotated[bool, typer.Option("--json", help="Print facts as JSON, for programs.")]
+InboxOption: TypeAlias = Annotated[
+    Path | None, typer.Option(metavar="DIR", help="Instead of the configured one.")
+]
+OutboxOption: TypeAlias = Annotated[
+    Path | None, typer.Option(metavar="DIR", help="Instead of the configured one.")
+]
+EngineOption: TypeAlias = Annotated[
+    str | None, typer.Option(metavar="NAME", help="auto, lama or patchmatch.")
+]
+DeviceOption: TypeAlias = Annotated[
+    str | None, typer.Option(metavar="NAME", help="auto, cpu, cuda:N or mps.")
+]
+LogLevelOption: TypeAlias = Annotated[
+    str | None, typer.Option(metavar="LEVEL", help="debug, info, warning or error.")
+]
+
+app = typer.Typer(
+    name="watcher",
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Watches an inbox folder and cleans the marked pictures that arrive in it.\n\n"
+    "First `watcher init`, then `watcher run`. Drop `IMG.jpg` and `IMG.jpg.mask.png` (white where something "
+    "is to go) into the inbox: the clean picture appears in the outbox under the same name.\n\n"
+    "Exit codes: 0 done, 1 some jobs failed, 2 usage, 70 internal, 75 try again, 78 configuration.",
+)
+
+
+def _version(wanted: bool) -> None:  # noqa: FBT001 - typer calls it with the option's value
+    if wanted:
+        typer.echo(f"watcher {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def watcher(
+    *,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Hold the options that come before a command; the help stands in `app`."""
+
+
+@app.command()
+def init(
+    *,
+    directory: Annotated[
+        Path | None, typer.Argument(metavar="DIR", help="Gets the inbox and outbox. Default: ~/Retouch")
+    ] = None,
+    config: ConfigOption = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Replace a configuration that exists; it is kept as FILE.bak.")
+    ] = False,
+) -> None:
+    """Make the folders and a commented configuration.
+
+    With a configuration that exists already, only the folders that it names are made.
+
+    Examples: `watcher init` - `watcher init ~/Sync/Retouch` - `watcher init --config ./w.toml ./pictures`
+    """
+    from watcher.cli import setting_up  # noqa: PLC0415 - only this command needs it
+
+    for line in setting_up.init(directory, config or settings.default_config_path(), force=force):
+        typer.echo(line)
+
+
+@app.command()
+def run(
+    *,
+    config: ConfigOption = None,
+    inbox: InboxOption = None,
+    outbox: OutboxOption = None,
+    engine: EngineOption = None,
+    device: DeviceOption = None,
+    log_level: LogLevelOption = None,
+) -> None:
+    """Run the service in the foreground, until SIGTERM or Ctrl-C.
+
+    A first signal finishes the picture that is being worked on, a second one ends at once. Nothing is lost
+    either way.
+
+    Examples: `watcher run` - `watcher run --engine patchmatch --log-level debug`
+    """
+    chosen = _usable(config, _flags(inbox, outbox, engine, device, log_level))
+    from watcher.app import run_service  # noqa: PLC0415 - the other commands do without it
+    from watcher.cli.logging_setup import configure_log  # noqa: PLC0415 - as above
+
+    configure_log(chosen)
+    raise SystemExit(run_service(chosen))
+
+
+@app.command()
+def once(
+    *,
+    config: ConfigOption = None,
+    inbox: InboxOption = None,
+    outbox: OutboxOption = None,
+    engine: EngineOption = None,
+    device: DeviceOption = None,
+    log_level: LogLevelOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Work off what is in the inbox, then exit: 0 if all is done, 1 if some pictures failed.
+
+    Pictures in which nothing is marked are held, which is no failure.
+
+    Examples: `watcher once` - `watcher once --inbox ./in --outbox ./out --json`
+    """
+    chosen = _usable(config, _flags(inbox, outbox, engine, device, log_level))
+    from watcher.cli.working_off import work_off  # noqa: PLC0415 - the other commands do without it
+
+    raise SystemExit(EXIT_JOBS_FAILED if work_off(chosen, as_json=as_json) else 0)
+
+
+@app.command()
+def demo(
+    *,
+    keep: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Work in this folder and leave it. Default: a scratch folder."),
+    ] = None,
+    engine: Annotated[str, typer.Option(metavar="NAME", help="auto, lama or patchmatch.")] = "auto",
+) -> None:
+    """See it work: real pictures, one, then a burst, then with the worker killed.
+
+    Examples: `watcher demo` - `watcher demo --keep ./demo --engine patchmatch`
+    """
+    from watcher.demo import run_demo  # noqa: PLC0415 - the other commands do without it
+
+    raise SystemExit(run_demo(keep=keep, engine=engine))
+
+
+@app.command()
+def status(*, config: ConfigOption = None, as_json: JsonOption = False) -> None:
+    """Tell whether the service runs, which engine and device, and how the jobs stand.
+
+    Examples: `watcher status` - `watcher status --json | jq .running`
+    """
+    from watcher.cli import reports, views  # noqa: PLC0415 - the terminal library costs memory that `run` spares
+
+    report = reports.status_report(settings.load(config))
+    if as_json:
+        views.print_json(report)
+    else:
+        views.print_status(report)
+
+
+@app.command()
+def jobs(
+    *,
+    config: ConfigOption = None,
+    state: Annotated[
+        list[JobState] | None, typer.Option("--state", metavar="STATE", help="Only these; may be repeated.")
+    ] = None,
+    limit: Annotated[int, typer.Option(min=1, help="At most this many, the newest.")] = 50,
+    as_json: JsonOption = False,
+) -> None:
+    """List jobs, the newest last.
+
+    States: waiting, ready, running, publishing, held; and at the end done, unchanged, failed, quarantined,
+    superseded, gone.
+
+    Examples: `watcher jobs` - `watcher jobs --state failed --state quarantined` - `watcher jobs --json`
+    """
+    from watcher.cli import reports, views  # noqa: PLC0415 - the terminal library costs memory that `run` spares
+
+    report = reports.jobs_report(settings.load(config), states=state or (), limit=limit)
+    if as_json:
+        views.print_json(report)
+    else:
+        views.print_jobs(report)
+
+
+@app.command()
+def retry(
+    *,
+    job: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="JOB", help="Ids of jobs, or pictures' paths in the inbox."),
+    ] = None,
+    every: Annotated[bool, typer.Option("--all", help="All that failed or are quarantined.")] = False,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Do finished jobs again: after you mended what was wrong, or with a changed recipe.
+
+    Results that exist stay: the new one is a version (`IMG (2).jpg`), unless on_conflict says otherwise.
+
+    Examples: `watcher retry --all` - `watcher retry holidays/IMG_1.jpg`
+    """
+    if every == bool(job):
+        raise typer.BadParameter("name the jobs, or give --all (not both); `watcher jobs` lists them")
+    from watcher.cli import reports, views  # noqa: PLC0415 - the terminal library costs memory that `run` spares
+
+    report = reports.request_retry(settings.load(config), None if every else job)
+    if as_json:
+        views.print_json(report)
+    else:
+        views.print_retry(report)
+
+
+@app.command()
+def doctor(
+    *,
+    config: ConfigOption = None,
+    probe: Annotated[
+        bool,
+        typer.Option("--probe", help="Also ask PyTorch, in a process of its own, which devices it sees."),
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Look at what the service depends on: configuration, folders, limits, packages, weights, devices.
+
+    These are facts about the machine; nothing here says how fast it is. Exit code 78 if something is wrong.
+
+    Examples: `watcher doctor` - `watcher doctor --probe --json`
+    """
+    from watcher.cli import views  # noqa: PLC0415 - the terminal library costs memory that `run` spares
+    from watcher.cli.examination import examine  # noqa: PLC0415 - the other commands do without it
+
+    report = examine(config, probe=probe)
+    if as_json:
+        views.print_json(report)
+    else:
+        views.print_doctor(report)
+    raise SystemExit(EXIT_CONFIGURATION if report["problems"] else 0)
+
+
+def _flags(
+    inbox: Path | None, outbox: Path | None, engine: str | None, device: str | None, log_level: str | None
+) -> Mapping[str, object]:
+    return {
+        "inbox": inbox,
+        "outbox": outbox,
+        "engine": {"name": engine, "device": device},
+        "log": {"level": log_level},
+    }
+
+
+def _usable(config: Path | None, flags: Mapping[str, object]) -> settings.Settings:
+    chosen = settings.load(config, **flags)
+    settings.check_folders(chosen)
+    return chosen

@@ -1,0 +1,182 @@
+"""What `status`, `jobs`, `once` and `retry` tell, as plain values: printed as JSON or shown as tables.
+
+Rules of this file: it reads the state folder and writes only requests. Whether a service runs is told by its
+lock; what it is doing by its status file, believed only if its pid is the owner's; the jobs by the journal.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+import msgspec
+
+from watcher.adapters.journal import open_readonly
+from watcher.adapters.lock import owner_of
+from watcher.adapters.requests import count_requests, write_retry
+from watcher.core.job import FINAL_STATES, JobState
+from watcher.core.record import utc_text
+from watcher.ports import RemediableError
+from watcher.telemetry.status import Columns, StatusFile
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from watcher.core.job import Job
+    from watcher.settings import Settings
+
+Report: TypeAlias = "dict[str, Any]"
+
+SCHEMA: Final = 1
+_LAST: Final = 5
+_EXIT_USAGE: Final = 2
+_GIVEN_UP: Final = (JobState.FAILED, JobState.QUARANTINED)
+
+
+def status_report(settings: Settings) -> Report:
+    """How the service and its jobs stand."""
+    owner = owner_of(settings.state_dir)
+    written = StatusFile(settings.state_dir).read()
+    live = written if owner is not None and written is not None and written.pid == owner.pid else None
+    jobs = _all_jobs(settings)
+    worker = live.worker if live else None
+    return {
+        "schema": SCHEMA,
+        "running": owner is not None,
+        "pid": owner.pid if owner else None,
+        "state": live.state if live else ("starting" if owner else "stopped"),
+        "started": live.started if live else None,
+        "version": live.version if live else None,
+        "worker": msgspec.to_builtins(worker) if worker else None,
+        "path": live.path if live else None,
+        "path_reason": live.path_reason if live else None,
+        "engine": msgspec.to_builtins(worker.engine if worker else Columns(configured=settings.engine.name)),
+        "device": msgspec.to_builtins(
+            worker.device if worker else Columns(configured=settings.engine.device)
+        ),
+        "jobs": {state.value: count for state in JobState if (count := jobs[1][state])},
+        "requests_waiting": count_requests(settings.state_dir),
+        "last": [job_facts(job) for job in jobs[0]],
+        "config": str(settings.config_file) if settings.config_file else None,
+        "inbox": str(settings.inbox),
+        "outbox": str(settings.outbox),
+        "state_dir": str(settings.state_dir),
+    }
+
+
+def jobs_report(settings: Settings, *, states: Collection[JobState], limit: int) -> Report:
+    """The newest jobs in these states (none: all), oldest first.
+
+    Raises:
+        RemediableError: there is no journal, or it cannot be read.
+    """
+    with open_readonly(settings.journal_file) as journal:
+        found = journal.jobs(states=states)
+    return {
+        "schema": SCHEMA,
+        "found": len(found),
+        "jobs": [job_facts(job) for job in found[-limit:]],
+    }
+
+
+def once_report(finished: Sequence[Job], held: Sequence[Job]) -> Report:
+    """What one run of `once` did."""
+    counts = Counter(job.state.value for job in finished)
+    return {
+        "schema": SCHEMA,
+        **{state.value: counts[state.value] for state in JobState if state in FINAL_STATES},
+        "held": len(held),
+        "jobs": [job_facts(job) for job in (*finished, *held)],
+    }
+
+
+def request_retry(settings: Settings, names: Sequence[str] | None) -> Report:
+    """Ask the service to do jobs again.
+
+    Args:
+        settings: whose service.
+        names: ids, or paths of pictures in the inbox; None for all that failed or are quarantined.
+
+    Raises:
+        RemediableError: there is no such job, or it is not finished.
+    """
+    with open_readonly(settings.journal_file) as journal:
+        if names is None:
+            chosen = journal.jobs(states=_GIVEN_UP)
+        else:
+            by_id = {job.id: job for job in journal.jobs(ids=names)}
+            known = journal.jobs() if set(names) - set(by_id) else ()
+            chosen = tuple(by_id.get(name) or _job_of(name, known, settings.inbox) for name in names)
+    for job in chosen:
+        _refuse_unfinished(job)
+    if chosen:
+        write_retry(settings.state_dir, [job.id for job in chosen])
+    owner = owner_of(settings.state_dir)
+    return {
+        "schema": SCHEMA,
+        "requested": [{"id": job.id, "source": job.source, "state": job.state.value} for job in chosen],
+        "running": owner is not None,
+        "pid": owner.pid if owner else None,
+    }
+
+
+def job_facts(job: Job) -> Report:
+    """One job as people ask about it."""
+    record: Any = job.record or {}
+    return {
+        "id": job.id,
+        "state": job.state.value,
+        "source": job.source,
+        "output": job.output if job.state in {JobState.DONE, JobState.UNCHANGED} else None,
+        "reason": job.reason,
+        "recipe": job.identity.recipe,
+        "marks": record.get("marks"),
+        "attempts": job.attempts,
+        "path": record.get("path"),
+        "path_reason": record.get("path_reason"),
+        "engine": (record.get("engine") or {}).get("actual"),
+        "device": (record.get("device") or {}).get("actual"),
+        "total_ms": record.get("total_ms"),
+        "created": utc_text(job.created_s),
+        "finished": record.get("ts") if job.is_final else None,
+        "duplicate_of": job.duplicate_of,
+        "retry_of": job.retry_of,
+    }
+
+
+def _all_jobs(settings: Settings) -> tuple[tuple[Job, ...], Counter[JobState]]:
+    """The last finished jobs, and how many there are in each state. Nothing, before the first run."""
+    if not settings.journal_file.exists():
+        return (), Counter()
+    with open_readonly(settings.journal_file) as journal:
+        jobs = journal.jobs()
+    return tuple(job for job in jobs if job.is_final)[-_LAST:], Counter(job.state for job in jobs)
+
+
+def _job_of(name: str, known: Sequence[Job], inbox: Path) -> Job:
+    """The newest job of the picture at this path, given as in the inbox or as the shell knows it."""
+    names = {os.path.normpath(name)}
+    absolute = Path(os.path.abspath(name))  # noqa: PTH100 - Path.absolute leaves `..` in
+    if absolute.is_relative_to(inbox):
+        names.add(absolute.relative_to(inbox).as_posix())
+    for job in reversed(known):
+        if job.source in names:
+            return job
+    raise RemediableError(
+        f"there is no job {name}", "`watcher jobs` lists ids and pictures", exit_code=_EXIT_USAGE
+    )
+
+
+def _refuse_unfinished(job: Job) -> None:
+    if job.is_final:
+        return
+    remedy = "wait for it"
+    if job.state == JobState.HELD:
+        remedy = f"put a mask beside it, such as {job.source}.mask.png (white where something is to go)"
+    raise RemediableError(
+        f"job {job.id} ({job.source}) is {job.state.value}, not finished: there is nothing to do again",
+        remedy,
+        exit_code=_EXIT_USAGE,
+    )

@@ -1,0 +1,196 @@
+"""Reports on the terminal: tables and colours for people, JSON for programs.
+
+Rules of this file: the only one that imports the terminal library. Text from outside (names of files) goes
+through `printable` and is never read as markup.
+"""
+
+from __future__ import annotations
+
+import sys
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+)
+from rich.table import Column, Table
+from rich.text import Text
+
+from watcher.adapters.json_text import for_people
+from watcher.telemetry.log import printable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from watcher.cli.reports import Report
+
+_PIPE_WIDTH: Final = 1000
+_STYLES: Final[Mapping[str, str]] = {
+    "done": "green",
+    "unchanged": "green",
+    "ok": "green",
+    "held": "yellow",
+    "warning": "yellow",
+    "failed": "red",
+    "quarantined": "red",
+    "problem": "red",
+}
+
+
+def print_json(report: Report) -> None:
+    """One JSON document on stdout."""
+    print(for_people(report).decode(), end="")  # noqa: T201 - the terminal is the place for it
+
+
+def print_status(report: Report) -> None:
+    """Whether it runs, with what, and the jobs."""
+    console = _console()
+    facts = _grid()
+    running = f"running (pid {report['pid']}), {report['state']}" if report["running"] else "not running"
+    facts.add_row("service", _text(running, "green" if report["running"] else "yellow"))
+    if report["path"]:
+        facts.add_row("path", _text(f"{report['path']} ({report['path_reason']})"))
+    if worker := report["worker"]:
+        pid = f", pid {worker['pid']}" if worker["pid"] else ""
+        facts.add_row("worker", _text(f"{worker['state']}{pid}, restarts {worker['restarts']}"))
+    facts.add_row("engine", _columns(report["engine"]))
+    facts.add_row("device", _columns(report["device"]))
+    counts = ", ".join(f"{count} {state}" for state, count in report["jobs"].items())
+    facts.add_row("jobs", _text(counts or "none yet"))
+    if report["requests_waiting"]:
+        facts.add_row("requests", _text(f"{report['requests_waiting']} wait for the service"))
+    for name in ("inbox", "outbox", "state_dir", "config"):
+        facts.add_row(name, _text(report[name] or "none"))
+    console.print(facts)
+    if report["last"]:
+        console.print(_job_table(report["last"]))
+    if not report["running"]:
+        console.print("Start it with `watcher run`.", markup=False, highlight=False)
+
+
+def print_jobs(report: Report) -> None:
+    """A table of jobs."""
+    console = _console()
+    if not report["jobs"]:
+        console.print("no jobs", highlight=False)
+        return
+    console.print(_job_table(report["jobs"]))
+    if report["found"] > len(report["jobs"]):
+        console.print(
+            f"the newest {len(report['jobs'])} of {report['found']}; --limit shows more", highlight=False
+        )
+
+
+def print_once(report: Report) -> None:
+    """What was done, picture by picture, and the sum."""
+    console = _console()
+    if not report["jobs"]:
+        console.print("nothing to do: every picture in the inbox is done already", highlight=False)
+        return
+    console.print(_job_table(report["jobs"]))
+    counts = {key: value for key, value in report.items() if key in _STYLES and value}
+    console.print(_text(", ".join(f"{count} {state}" for state, count in counts.items())))
+
+
+def print_retry(report: Report) -> None:
+    """What was asked for, and who will do it."""
+    console = _console()
+    if not report["requested"]:
+        console.print("nothing to retry: no job failed, none is quarantined", highlight=False)
+        return
+    for job in report["requested"]:
+        console.print(_text(f"{job['id']}  {job['source']}  (was {job['state']})"))
+    taker = (
+        f"the running service (pid {report['pid']}) takes them up"
+        if report["running"]
+        else "no service is running: they are taken up by the next `watcher run` or `watcher once`"
+    )
+    console.print(_text(taker))
+
+
+def print_doctor(report: Report) -> None:
+    """Facts by topic, and what to do about those that are wrong."""
+    console = _console()
+    table = Table("topic", "fact", "level", Column("value", overflow="fold"), box=None, show_header=False)
+    topic = None
+    for fact in report["facts"]:
+        table.add_row(
+            _text("" if fact["topic"] == topic else fact["topic"], "bold"),
+            _text(fact["name"]),
+            _text(fact["level"], _STYLES[fact["level"]]),
+            _text(fact["value"] + (f" -> {fact['remedy']}" if fact["remedy"] else "")),
+        )
+        topic = fact["topic"]
+    console.print(table)
+    wrong = report["problems"]
+    console.print(_text(f"{wrong} problems" if wrong else "no problems", "red" if wrong else "green"))
+
+
+@contextmanager
+def progress_bar() -> Iterator[Callable[[str, int], None]]:
+    """A bar on stderr; yields what to call with a picture's name and the number that still wait."""
+    console = Console(stderr=True)
+    columns = (
+        SpinnerColumn(),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.description}"),
+    )
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task("looking", total=None)
+        done = 0
+
+        def advance(name: str, waiting: int) -> None:
+            nonlocal done
+            done += 1
+            shown = Text(printable(name)).markup
+            progress.update(task, completed=done, total=done + waiting, description=shown)
+
+        yield advance
+
+
+def _console() -> Console:
+    """Stdout; as wide as it needs to be where no terminal sets the width."""
+    return Console() if sys.stdout.isatty() else Console(width=_PIPE_WIDTH)
+
+
+def _job_table(jobs: list[Report]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for heading in ("job", "state", "picture", "result", "path", "engine", "device", "ms"):
+        table.add_column(heading, justify="right" if heading == "ms" else "left", overflow="fold")
+    for job in jobs:
+        table.add_row(
+            _text(job["id"]),
+            _text(job["state"], _STYLES.get(job["state"], "")),
+            _text(job["source"]),
+            _text(job["output"] or job["reason"] or ""),
+            _text(job["path"] or ""),
+            _text(job["engine"] or ""),
+            _text(job["device"] or ""),
+            _text("" if job["total_ms"] is None else f"{job['total_ms']:.0f}"),
+        )
+    return table
+
+
+def _grid() -> Table:
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="bold")
+    grid.add_column(overflow="fold")
+    return grid
+
+
+def _columns(facts: Mapping[str, Any]) -> Text:
+    actual = facts["actual"] or "not known while no worker runs"
+    reason = f" ({facts['reason']})" if facts["reason"] else ""
+    return _text(f"configured {facts['configured']}, actual {actual}{reason}")
+
+
+def _text(value: str, style: str = "") -> Text:
+    return Text(printable(value), style=style)

@@ -1,0 +1,340 @@
+"""The only loop: take an event -> ask the core -> carry out its commands.
+
+Rules of this file:
+- One thread changes state: the one in `run`. Observer, pipe and outbox threads only put events on the queue.
+- Journal writes are committed before any command that follows them is begun; neighbours share a commit.
+- A question to the journal is answered at once, before any other event.
+- What fails here for want of disk is kept and tried again; nothing that was promised is dropped.
+"""
+
+from __future__ import annotations
+
+import queue
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from watcher.core import commands as c
+from watcher.core import events as e
+from watcher.core.job import JobState
+from watcher.ports import RemediableError
+from watcher.telemetry import log
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from watcher.core.job import Job, JsonObject
+    from watcher.core.pipeline import Pipeline
+    from watcher.ports import (
+        Clock,
+        Executor,
+        Inbox,
+        Journal,
+        Outbox,
+        ResidentExecutor,
+        RetryRequests,
+        StatusBoard,
+        TimingLog,
+    )
+
+_NS_PER_S: Final = 1_000_000_000
+_HOUSEKEEPING_NS: Final = _NS_PER_S
+"""How often requests are looked for and the status is written, at least."""
+_STATUS_NS: Final = _NS_PER_S // 4
+"""How often the status is written at most."""
+_MARK_AFTER: Final = 64
+"""Timing lines are marked as written in groups: a mark that is lost costs a look into the log at start."""
+_TRY_AGAIN: Final = 75
+_FAILED_FOR_RETRY: Final = (JobState.FAILED, JobState.QUARANTINED)
+
+
+@dataclass(frozen=True, slots=True)
+class Edges:
+    """Everything outside the core, as ports."""
+
+    clock: Clock
+    inbox: Inbox
+    journal: Journal
+    timings: TimingLog
+    outbox: Outbox
+    hot: ResidentExecutor
+    cold: Executor
+    requests: RetryRequests
+    status: StatusBoard
+
+
+class Runtime:
+    """Runs a pipeline against its edges.
+
+    Args:
+        pipeline: decides.
+        edges: the world.
+        events: where the edges put what happened; the same queue that their sinks feed.
+        on_finished: told of each job that ends, after its record is durable.
+    """
+
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        edges: Edges,
+        events: queue.SimpleQueue[e.Event],
+        on_finished: Callable[[Job], None] | None = None,
+    ) -> None:
+        self._pipeline = pipeline
+        self._edges = edges
+        self._events = events
+        self._on_finished = on_finished
+        self._answers: deque[e.Event] = deque()
+        self._writes: list[c.JournalWrite] = []
+        self._unlogged: deque[tuple[str, JsonObject]] = deque()
+        self._unmarked: list[str] = []
+        self._log_blocked = False
+        self._next_housekeeping_ns = 0
+        self._status_dirty = True
+        self._status_written_ns = 0
+        self._drains_asked = 0
+
+    # --- what others call, from any thread or a signal ---
+
+    def drain(self, reason: str) -> None:
+        """Accept nothing new and finish what runs; a second call ends at once."""
+        self._drains_asked += 1
+        self._events.put(e.DrainRequested(reason))
+
+    @property
+    def _hurry(self) -> bool:
+        return self._drains_asked > 1
+
+    @property
+    def open_jobs(self) -> int:
+        """How many pictures are still to be worked off, as far as they are known."""
+        return self._pipeline.open_jobs
+
+    @property
+    def held(self) -> tuple[Job, ...]:
+        """The jobs that wait for a mask."""
+        return self._pipeline.held
+
+    # --- the loop ---
+
+    def start(self) -> None:
+        """Rescue what a crash left, then watch."""
+        edges = self._edges
+        opened = edges.journal.load()
+        keep = [job.stage_name for job in opened.jobs if job.state is JobState.PUBLISHING and job.stage_name]
+        swept = edges.outbox.sweep(keep)
+        if swept:
+            log.write("info", "outbox.swept", {"files": swept})
+        self._rescue_timing_lines()
+        self._handle(opened)
+        edges.inbox.start()
+
+    def run(self, *, until_idle: bool = False) -> None:
+        """Work until a drain is over, or (with `until_idle`) until nothing is left to do."""
+        while not self._hurry:
+            self._handle(self._next_event())
+            if self._pipeline.is_drained:
+                break
+            if until_idle and not self._answers and self._events.empty() and self._pipeline.is_idle:
+                break
+
+    def close(self) -> None:
+        """End the edges; what was committed stays so."""
+        edges = self._edges
+        edges.inbox.close()
+        edges.hot.close()
+        edges.cold.close()
+        edges.outbox.close()
+        self._take_late_reports()
+        self._append_timing_lines()
+        self._mark_logged()
+        edges.status.write(self._pipeline.snapshot(), running=False)
+
+    def _take_late_reports(self) -> None:
+        """The outbox finished what it had begun: commit it now instead of rescuing it at the next start."""
+        while not self._events.empty():
+            event = self._events.get()
+            if isinstance(event, e.ResultPublished):
+                self._handle(event)
+
+    def _next_event(self) -> e.Event:
+        if self._answers:
+            return self._answers.popleft()
+        now_ns = self._edges.clock.now().mono_ns
+        wake_ns = self._next_housekeeping_ns
+        due_ns = self._pipeline.next_wakeup_ns()
+        if due_ns is not None:
+            wake_ns = min(wake_ns, due_ns)
+        try:
+            if wake_ns <= now_ns:
+                return self._events.get_nowait()
+            return self._events.get(timeout=(wake_ns - now_ns) / _NS_PER_S)
+        except queue.Empty:
+            return e.TimerFired()
+
+    def _handle(self, event: e.Event) -> None:
+        now = self._edges.clock.now()
+        for command in self._pipeline.handle(event, now):
+            self._carry_out(command)
+        self._flush()
+        self._keep_house(now.mono_ns)
+
+    # --- commands ---
+
+    def _carry_out(self, command: c.Command) -> None:
+        match command:
+            case c.SaveJob() | c.FinishJob() | c.SaveFile() | c.ForgetFile():
+                self._writes.append(command)
+            case c.Log():
+                log.write(command.level, command.event, command.fields)
+            case _:
+                self._flush()
+                self._begin(command)
+
+    def _begin(self, command: c.Command) -> None:  # noqa: C901, PLR0912 - one flat table of commands
+        edges = self._edges
+        match command:
+            case c.ObserveFile():
+                edges.inbox.observe(command.path)
+            case c.RescanInbox():
+                edges.inbox.rescan(command.reason)
+            case c.HashFile():
+                edges.inbox.hash_file(command.path, command.fingerprint)
+            case c.FindPriorJobs():
+                jobs = edges.journal.prior_jobs(command.identity)
+                self._answers.append(e.PriorJobsFound(command.path, command.identity, jobs))
+            case c.StartWorker():
+                log.write("info", "worker.starting", {"incarnation": command.incarnation})
+                edges.hot.start(command.incarnation)
+            case c.RunBatch():
+                edges.hot.submit(command.incarnation, command.batch)
+            case c.RunCold():
+                edges.cold.submit(command.incarnation, command.batch)
+            case c.KillWorker():
+                edges.hot.kill(command.incarnation, command.reason)
+                edges.cold.kill(command.incarnation, command.reason)
+            case c.DrainWorker():
+                edges.hot.drain(command.incarnation)
+            case c.SealResult():
+                edges.outbox.seal(command)
+            case c.PublishResult():
+                edges.outbox.publish(command)
+            case c.DiscardStage():
+                edges.outbox.discard(command.stage_name)
+            case c.WriteNote():
+                edges.outbox.write_note(command)
+            case c.RemoveNote():
+                edges.outbox.remove_note(command.source)
+            case c.ApplyAfter():
+                edges.outbox.apply_after(command.job)
+            case _:
+                raise AssertionError(command)
+
+    def _flush(self) -> None:
+        """Make the gathered writes durable, then append the lines of the jobs that they ended."""
+        if not self._writes:
+            return
+        writes, self._writes = self._writes, []
+        self._commit(writes)
+        self._status_dirty = True
+        finished = [write.job for write in writes if isinstance(write, c.FinishJob)]
+        for job in finished:
+            if job.record is not None:
+                self._unlogged.append((job.id, job.record))
+        self._append_timing_lines()
+        if self._on_finished is not None:
+            for job in finished:
+                self._on_finished(job)
+
+    def _commit(self, writes: list[c.JournalWrite]) -> None:
+        """Commit, and wait as long as the disk is full: nothing may be begun before."""
+        while True:
+            try:
+                self._edges.journal.commit(writes)
+            except RemediableError as error:
+                if error.exit_code != _TRY_AGAIN or self._hurry:
+                    raise
+                log.write("error", "journal.blocked", {"reason": str(error), "remedy": error.remedy})
+                self._edges.clock.sleep(1.0)
+            else:
+                return
+
+    # --- timing lines ---
+
+    def _append_timing_lines(self) -> None:
+        while self._unlogged:
+            job_id, record = self._unlogged[0]
+            try:
+                self._edges.timings.append(record)
+            except OSError as error:
+                if not self._log_blocked:
+                    log.write("error", "timings.blocked", {"reason": str(error)})
+                self._log_blocked = True
+                return
+            self._log_blocked = False
+            self._unlogged.popleft()
+            self._unmarked.append(job_id)
+        if len(self._unmarked) >= _MARK_AFTER:
+            self._mark_logged()
+
+    def _mark_logged(self) -> None:
+        marked, self._unmarked = self._unmarked, []
+        if not marked:
+            return
+        try:
+            self._edges.journal.mark_logged(marked)
+        except RemediableError as error:  # the next start looks into the log instead
+            log.write("debug", "journal.mark_failed", {"reason": str(error)})
+
+    def _rescue_timing_lines(self) -> None:
+        """Append the lines that a crash kept from being written; never one twice."""
+        jobs = self._edges.journal.unlogged()
+        if not jobs:
+            return
+        present = self._edges.timings.logged([job.id for job in jobs])
+        self._unmarked.extend(job.id for job in jobs if job.id in present)
+        self._unlogged.extend(
+            (job.id, job.record) for job in jobs if job.id not in present and job.record is not None
+        )
+        log.write("info", "timings.rescued", {"lines": len(self._unlogged)})
+        self._append_timing_lines()
+        self._mark_logged()
+
+    # --- housekeeping ---
+
+    def _keep_house(self, now_ns: int) -> None:
+        if self._status_dirty and now_ns - self._status_written_ns >= _STATUS_NS:
+            self._write_status(now_ns)
+        if now_ns < self._next_housekeeping_ns:
+            return
+        self._next_housekeeping_ns = now_ns + _HOUSEKEEPING_NS
+        self._append_timing_lines()
+        self._mark_logged()
+        self._take_requests()
+        self._write_status(now_ns)
+
+    def _write_status(self, now_ns: int) -> None:
+        self._status_dirty = False
+        self._status_written_ns = now_ns
+        self._edges.status.write(self._pipeline.snapshot(), running=True)
+
+    def _take_requests(self) -> None:
+        for request in self._edges.requests.waiting():
+            self._handle(self._retry_event(request.ids))
+            request.remove()  # the journal has the new jobs; read twice it would find them at work
+
+    def _retry_event(self, ids: tuple[str, ...] | None) -> e.RetryRequested:
+        journal = self._edges.journal
+        if ids is None:
+            failed = journal.jobs(states=_FAILED_FOR_RETRY)
+            return e.RetryRequested(tuple(job for job in failed if self._is_last_word(job)))
+        found = tuple(job for job in journal.jobs(ids=ids) if job.is_final)
+        known = {job.id for job in found}
+        return e.RetryRequested(found, tuple(job_id for job_id in ids if job_id not in known))
+
+    def _is_last_word(self, job: Job) -> bool:
+        """No later job answered for the same picture."""
+        later = [
+            prior for prior in self._edges.journal.prior_jobs(job.identity) if prior.source == job.source
+        ]
+        return not later or later[-1].id == job.id

@@ -1,0 +1,328 @@
+"""One item from its path to its report: read, decode, find the mark, fill, composite, encode, stage.
+
+Rules of this module:
+- Whatever happens to an item becomes exactly one report; no item ends the batch.
+- Time is counted by one `PhaseClock`; each phase and crop that is over is reported as progress.
+- The picture's pixels are not decoded while nothing says that something in them is marked.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+import psutil
+
+from watcher.wire import (
+    ImageFacts,
+    ItemDone,
+    ItemFailed,
+    ItemHeld,
+    ItemIncomplete,
+    ItemProgressed,
+    ItemStarted,
+)
+from watcher.worker.engines.protocol import DeviceLostError, FillError
+from watcher.worker.imaging.composite import canvas_for
+from watcher.worker.imaging.crops import cut, plan_crops, uncut, waves
+from watcher.worker.imaging.decode import open_picture, read_file
+from watcher.worker.imaging.encode import encode, stage
+from watcher.worker.imaging.masks import erased, grow, read_mask
+from watcher.worker.imaging.refusals import IncompleteError, RefusedError
+from watcher.worker.phases import PhaseClock
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from typing import Literal
+
+    from numpy.typing import NDArray
+
+    from watcher.wire import FailureCode, FromWorker, Item, Limits, MarkSource
+    from watcher.worker.engines.protocol import Crop, Engine
+    from watcher.worker.faults import Faults
+    from watcher.worker.imaging.composite import Canvas
+    from watcher.worker.imaging.crops import CropPlan
+    from watcher.worker.imaging.decode import Picture, SourceFile
+    from watcher.worker.phases import Phase
+
+    Mask = NDArray[np.bool_]
+
+
+def rss_bytes() -> int:
+    """Return this process's resident memory."""
+    return int(psutil.Process().memory_info().rss)
+
+
+@dataclass(frozen=True, slots=True)
+class _Marked:
+    """A mark that was found.
+
+    Attributes:
+        source: where from.
+        mask: bool, stored orientation, not grown.
+        reopen: erased pixels that come back opaque, or None.
+    """
+
+    source: MarkSource
+    mask: Mask
+    reopen: Mask | None = None
+
+
+@dataclass(slots=True)
+class _Course:
+    """What is known of an item while it is served."""
+
+    item: Item
+    batch: str
+    received_ns: int
+    clock: PhaseClock = field(default_factory=PhaseClock)
+    source: SourceFile | None = None
+    mask: SourceFile | None = None
+    image: ImageFacts | None = None
+
+
+class ItemServer:
+    """Serves items with one engine."""
+
+    def __init__(
+        self, engine: Engine, limits: Limits, report: Callable[[FromWorker], None], faults: Faults
+    ) -> None:
+        self._engine = engine
+        self._limits = limits
+        self._report = report
+        self._faults = faults
+
+    def serve(self, batch: str, item: Item, received_ns: int) -> None:
+        """Serve an item and send exactly one final report for it.
+
+        Raises:
+            DeviceLostError: the process must end; the item has no report.
+        """
+        course = _Course(item, batch, received_ns)
+        self._report(ItemStarted(batch=batch, job=item.job))
+        try:
+            self._faults.at_item_start(item.source)
+            report = self._work(course)
+        except IncompleteError as incomplete:
+            report = self._incomplete(course, incomplete.reason)
+        except RefusedError as refusal:
+            report = self._failed(course, refusal.code, refusal.reason, refusal.remedy)
+        except DeviceLostError:
+            raise  # this process cannot serve anything any more: the loop ends it
+        except FillError as error:
+            report = self._failed(
+                course, "engine", f"the engine could not fill it: {error}", "run: watcher retry"
+            )
+        except MemoryError:
+            report = self._failed(
+                course,
+                "engine",
+                "there was not enough memory for this picture",
+                "lower the crop size limit or make the picture smaller, then run: watcher retry",
+            )
+        except Exception as error:  # noqa: BLE001 - no item may end the batch; the stack goes to the log
+            traceback.print_exc(file=sys.stderr)
+            report = self._failed(
+                course,
+                "engine",
+                f"an unexpected error while in phase {course.clock.phase}: {type(error).__name__}: {error}",
+                "run: watcher retry; if it comes back, report it with the worker's log",
+            )
+        self._report(report)
+
+    # --- reports -------------------------------------------------------------------------------------------
+
+    def _incomplete(self, course: _Course, reason: str) -> FromWorker:
+        segments, times = course.clock.finish(course.received_ns)
+        return ItemIncomplete(
+            batch=course.batch, job=course.item.job, reason=reason, segments=segments, times=times
+        )
+
+    def _failed(self, course: _Course, code: FailureCode, reason: str, remedy: str) -> FromWorker:
+        segments, times = course.clock.finish(course.received_ns)
+        return ItemFailed(
+            batch=course.batch,
+            job=course.item.job,
+            code=code,
+            reason=reason,
+            remedy=remedy,
+            image=course.image,
+            segments=segments,
+            times=times,
+        )
+
+    def _held(self, course: _Course, image: ImageFacts) -> FromWorker:
+        segments, times = course.clock.finish(course.received_ns)
+        return ItemHeld(batch=course.batch, job=course.item.job, image=image, segments=segments, times=times)
+
+    def _enter(self, course: _Course, phase: Phase, crop: int | None = None) -> None:
+        """Go on to the next phase; what is over is proof of life."""
+        over = course.clock.phase
+        course.clock.enter(phase)
+        self._report(ItemProgressed(batch=course.batch, job=course.item.job, phase=over, crop=crop))
+
+    # --- the course of an item -----------------------------------------------------------------------------
+
+    def _work(self, course: _Course) -> FromWorker:
+        item = course.item
+        source = read_file(item.source, item.sha256, max_bytes=self._limits.max_file_bytes)
+        course.source = source
+        course.mask = self._read_mask_file(item)
+        self._enter(course, "decode")
+        picture = open_picture(source.data, max_pixels=self._limits.max_pixels)
+        image = ImageFacts(format=picture.container, width=picture.width, height=picture.height)
+        course.image = image
+        may_be_marked = course.mask is not None or ("alpha" in item.marks and picture.may_have_alpha)
+        pixels = picture.load() if may_be_marked else None
+        self._enter(course, "mask")
+        marked = None if pixels is None else self._find_mark(course, picture, pixels)
+        if marked is None or pixels is None:
+            if item.unmarked == "hold":
+                return self._held(course, image)
+            return self._unchanged(course, None, "nothing marked")
+        if not marked.mask.any():
+            return self._unchanged(course, marked.source, "mask is empty")
+        return self._fill(course, picture, pixels, marked)
+
+    def _read_mask_file(self, item: Item) -> SourceFile | None:
+        if item.mask is None or "mask" not in item.marks:
+            return None
+        try:
+            return read_file(item.mask, item.mask_sha256, max_bytes=self._limits.max_file_bytes, what="mask")
+        except RefusedError as refusal:
+            # A mask that went away is not a picture that went away: what was dispatched has changed.
+            code: FailureCode = {"vanished": "changed", "undecodable": "mask_undecodable"}.get(
+                refusal.code, refusal.code
+            )  # type: ignore[assignment]  # a subset of the codes
+            raise RefusedError(code, refusal.reason, refusal.remedy) from refusal
+
+    def _find_mark(self, course: _Course, picture: Picture, pixels: NDArray[np.generic]) -> _Marked | None:
+        """Return the first source's mark; an empty mask file is a mark too: it says that nothing is to go."""
+        for source in course.item.marks:
+            if source == "mask" and course.mask is not None:
+                return _Marked(
+                    source, read_mask(course.mask.data, picture, max_pixels=self._limits.max_pixels)
+                )
+            if source == "alpha":
+                clear = erased(picture, pixels)
+                if clear is not None:
+                    return _Marked(source, clear, reopen=clear)
+        return None
+
+    def _unchanged(self, course: _Course, marks: MarkSource | None, reason: str) -> FromWorker:
+        self._enter(course, "encode")
+        assert course.source is not None  # noqa: S101 - set before anything can be unchanged
+        return self._done(course, "unchanged", marks, reason, course.source.data)
+
+    def _fill(
+        self, course: _Course, picture: Picture, pixels: NDArray[np.generic], marked: _Marked
+    ) -> FromWorker:
+        hole = grow(marked.mask, course.item.grow_px)
+        self._enter(course, "preprocess")
+        plans = plan_crops(hole, crop_pixels=self._limits.crop_pixels)
+        canvas = canvas_for(picture, pixels, hole, marked.reopen)
+        filled = self._fill_crops(course, canvas, hole, plans)
+        image = canvas.finish()
+        self._enter(course, "encode")
+        encoded = encode(picture, image, quality=course.item.quality, keep_metadata=course.item.keep_metadata)
+        course.image = ImageFacts(
+            format=picture.container,
+            width=picture.width,
+            height=picture.height,
+            hole_px=int(np.count_nonzero(hole)),
+            crops=len(filled),
+            model_px=sum(plan.model_px for plan in filled),
+            dropped_metadata=encoded.dropped_metadata,
+        )
+        return self._done(course, "done", marked.source, _coarse_reason(filled), encoded.data)
+
+    def _fill_crops(
+        self, course: _Course, canvas: Canvas, hole: Mask, plans: list[CropPlan]
+    ) -> list[CropPlan]:
+        """Fill wave by wave; a later wave sees the fill of an earlier one. Returns the plans that ran."""
+        remaining = hole.copy()
+        ran: list[CropPlan] = []
+        for wave in waves(plans):
+            todo = [plan for plan in wave if remaining[plan.core.slices].any()]
+            if not todo:
+                continue
+            crops = [
+                cut(canvas.rgb(plan.box, part), part, plan)
+                for plan in todo
+                for part in (remaining[plan.box.slices],)
+            ]
+            self._enter(course, "inference")
+            results = self._run_engine(course, crops, len(ran))
+            self._enter(course, "composite")
+            for plan, result in zip(todo, results, strict=True):
+                where = np.zeros((plan.box.height, plan.box.width), np.bool_)
+                inner = plan.core.within(plan.box).slices
+                where[inner] = remaining[plan.core.slices]
+                canvas.paste(plan.box, where, uncut(result, plan))
+                remaining[plan.core.slices] = False
+            ran += todo
+            course.clock.enter("preprocess")
+        course.clock.enter("composite")
+        return ran
+
+    def _run_engine(self, course: _Course, crops: Sequence[Crop], first: int) -> list[NDArray[np.uint8]]:
+        def progress(index: int) -> None:
+            self._report(
+                ItemProgressed(batch=course.batch, job=course.item.job, phase="inference", crop=first + index)
+            )
+
+        results = self._engine.fill(crops, progress=progress)
+        if len(results) != len(crops):
+            raise FillError(f"{len(crops)} crops went in and {len(results)} came out")
+        for crop, result in zip(crops, results, strict=True):
+            if result.shape != crop.pixels.shape or result.dtype != np.uint8:
+                raise FillError(f"a crop of {crop.pixels.shape} came back as {result.dtype} {result.shape}")
+        return results
+
+    def _done(
+        self,
+        course: _Course,
+        outcome: Literal["done", "unchanged"],
+        marks: MarkSource | None,
+        reason: str | None,
+        data: bytes,
+    ) -> FromWorker:
+        item = course.item
+        assert course.source is not None  # noqa: S101 - read before anything can be done
+        assert course.image is not None  # noqa: S101 - likewise
+        sha256_out = stage(os.path.join(item.staging, item.stage_name), data, course.source)  # noqa: PTH118 - surrogates
+        engine, device, rss = self._engine.facts(), self._engine.device(), rss_bytes()
+        segments, times = course.clock.finish(course.received_ns)
+        return ItemDone(
+            batch=course.batch,
+            job=item.job,
+            outcome=outcome,
+            reason=reason,
+            marks=marks,
+            sha256_in=course.source.sha256,
+            mask_sha256_in=None if course.mask is None else course.mask.sha256,
+            sha256_out=sha256_out,
+            size_bytes=len(data),
+            image=course.image,
+            engine=engine,
+            device=device,
+            segments=segments,
+            times=times,
+            rss_bytes=rss,
+        )
+
+
+def _coarse_reason(plans: list[CropPlan]) -> str | None:
+    """Say which holes were too large for native scale, or nothing."""
+    coarse = [plan for plan in plans if plan.scale < 1]
+    if not coarse:
+        return None
+    worst = min(coarse, key=lambda plan: plan.scale)
+    return (
+        f"{len(coarse)} of {len(plans)} crops exceeded the crop budget and were filled coarsely; "
+        f"the coarsest at {worst.scale:.0%} of its size ({worst.box.width}x{worst.box.height} px)"
+    )

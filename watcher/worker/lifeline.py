@@ -1,0 +1,65 @@
+"""How a worker ends with its parent, and never outlives it.
+
+Rules of this module:
+- On Linux the kernel kills the worker when its parent dies (PR_SET_PDEATHSIG): that works even while a
+  library holds the interpreter lock. Note that the signal follows the *thread* that started the worker.
+- Where that does not exist, and for the moment before it was set, the parent's process id is compared with
+  the one that the parent itself has sent; comparing with 1 would be wrong in a container.
+- An orphan leaves by `os._exit`: no destructors while other threads run, no core dump, no partial output.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import signal
+import sys
+import threading
+import time
+from typing import NoReturn
+
+from watcher.wire import EXIT_PARENT_GONE
+
+_PR_SET_PDEATHSIG = 1
+_POLL_S = 0.2
+
+
+def prepare_process() -> None:
+    """Tie the process to its parent, and set what it does on signals.
+
+    SIGINT and SIGTERM are ignored: they reach whole process groups, and it is the service that drains its
+    workers, through the pipe. SIGUSR1 writes the stacks of all threads to stderr, so that a stalled worker
+    leaves evidence before it is killed.
+    """
+    if sys.platform == "linux":
+        import ctypes
+
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    faulthandler.enable(file=sys.stderr, all_threads=True)
+    if hasattr(signal, "SIGUSR1"):
+        faulthandler.register(signal.SIGUSR1, file=sys.stderr, all_threads=True, chain=False)
+
+
+def leave_if_orphaned(parent_pid: int) -> None:
+    """End the process if its parent is not the one that configured it."""
+    if os.getppid() != parent_pid:
+        leave(EXIT_PARENT_GONE)
+
+
+def watch_parent(parent_pid: int) -> None:
+    """Look after the parent from a thread of its own, once the command pipe cannot tell of its death."""
+
+    def watch() -> None:
+        while True:
+            leave_if_orphaned(parent_pid)
+            time.sleep(_POLL_S)
+
+    threading.Thread(target=watch, name="parent-watch", daemon=True).start()
+
+
+def leave(exit_code: int) -> NoReturn:
+    """End at once; standard error is flushed, nothing else happens."""
+    sys.stderr.flush()
+    os._exit(exit_code)
