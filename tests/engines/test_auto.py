@@ -7,7 +7,6 @@ import sys
 import warnings
 from typing import TYPE_CHECKING, Any
 
-import pytest
 import torch
 from torch import Tensor, nn
 
@@ -17,6 +16,8 @@ from watcher.worker.engines.auto import AutoEngine
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+
+    import pytest
 
     from watcher.wire import EngineFacts
     from watcher.worker.engines.protocol import Crop

@@ -108,7 +108,7 @@ def test_the_self_test_sees_a_transform_that_is_off(monkeypatch: pytest.MonkeyPa
 
     def off_the_second_time(*args: Any, **kwargs: Any) -> torch.Tensor:
         calls[0] += 1
-        result = original(*args, **kwargs)
+        result: torch.Tensor = original(*args, **kwargs)
         return result if calls[0] == 1 else result * 1.05
 
     monkeypatch.setattr(torch.fft, "irfftn", off_the_second_time)
@@ -127,14 +127,14 @@ def test_the_probe_agrees_with_torch_and_keeps_its_warnings(monkeypatch: pytest.
 
 
 def test_operators_that_ran_elsewhere_are_evidence() -> None:
-    """The tensors lie on the CPU, the claim is a GPU: every operator is a fallback."""
+    """The tensors lie on the CPU, the claim is another device: every operator is a fallback."""
     tensor = torch.rand(1, 3, 32, 32)
 
     def run() -> None:
         spectrum = torch.fft.rfftn(tensor, dim=(-2, -1))
         torch.relu(torch.fft.irfftn(spectrum, dim=(-2, -1)))
 
-    claimed = devices.observe_operators(run, "mps")
+    claimed = devices.observe_operators(run, "meta")
     assert claimed is not None
     assert claimed.time_share == {"cpu": 1.0}
     assert any("fft" in name for name in claimed.fallback_ops)
@@ -144,15 +144,15 @@ def test_operators_that_ran_elsewhere_are_evidence() -> None:
 
 
 def test_scalars_and_integers_are_no_fallback() -> None:
-    evidence = devices.observe_operators(lambda: torch.arange(9).sum() * torch.tensor(2), "mps")
+    evidence = devices.observe_operators(lambda: torch.arange(9).sum() * torch.tensor(2), "meta")
     assert evidence is None  # nothing that computes on pictures was seen
 
 
 def test_an_operator_that_mps_hands_to_the_cpu_is_named() -> None:
     def run() -> None:
         warnings.warn(
-            "The operator 'aten::_fft_c2r' is not currently supported on the MPS backend and will fall back to "
-            "run on the CPU.",
+            "The operator 'aten::_fft_c2r' is not currently supported on the MPS backend and will fall back "
+            "to run on the CPU.",
             stacklevel=1,
         )
         torch.relu(torch.rand(4))
@@ -180,7 +180,7 @@ def test_a_gpu_that_cannot_hold_the_model_is_left_for_the_cpu(
 def test_a_device_that_fails_the_warm_up_is_left_for_the_cpu(
     stand_in: Any, noise_crop: Callable[[int, int], Crop]
 ) -> None:
-    """torch's meta device holds no numbers, so the model loads there, and cannot give any back."""
+    """The meta device of torch holds no numbers, so the model loads there, and cannot give any back."""
     engine = LamaEngine(stand_in.choice(device="auto"), accelerators=FakeAccelerators("meta"))
     engine.load()
     engine.warm_up()

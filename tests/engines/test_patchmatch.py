@@ -10,7 +10,7 @@ import pytest
 
 from watcher.wire import EngineChoice
 from watcher.worker.engines import patchmatch as engine_module
-from watcher.worker.engines.patchmatch import PatchmatchEngine
+from watcher.worker.engines.patchmatch import PatchmatchEngine, _navier_stokes
 from watcher.worker.engines.protocol import Crop, FillError
 
 if TYPE_CHECKING:
@@ -72,9 +72,11 @@ def test_a_texture_goes_on_through_the_hole(engine: PatchmatchEngine, texture: T
     (filled,) = engine.fill([crop])
     inside, original = filled[96:160, 96:160], crop.pixels[96:160, 96:160]
     around = crop.pixels[~crop.hole].astype(float)
-    assert roughness(inside) > 0.6 * roughness(original)  # a mean fill has 0, Navier-Stokes about a fifth
+    smooth = _navier_stokes(crop.pixels, crop.hole)[96:160, 96:160]
+    assert roughness(inside) > 0.5 * roughness(original)  # a fill with the mean colour has 0
+    assert roughness(inside) > 1.3 * roughness(smooth)
     assert np.abs(inside.mean(axis=(0, 1)) - around.mean(axis=0)).max() < 20
-    assert inside.std() > 0.5 * around.std()
+    assert inside.std() > 0.7 * around.std()
 
 
 def test_every_colour_of_the_fill_comes_from_around(engine: PatchmatchEngine) -> None:
@@ -101,7 +103,7 @@ def test_no_hole_is_a_source_for_another(engine: PatchmatchEngine, texture: Text
     for colour in ((255, 0, 0), (0, 255, 0)):
         pixels[hole] = colour
         results.append(engine.fill([Crop(pixels=pixels, hole=hole)])[0][hole])
-    assert np.array_equal(*results)
+    assert np.array_equal(results[0], results[1])
     assert not (results[0] == (0, 255, 0)).all(axis=1).any()
     assert not (results[1] == (255, 0, 0)).all(axis=1).any()
 

@@ -11,6 +11,7 @@ import textwrap
 import time
 from typing import TYPE_CHECKING
 
+import msgspec
 import numpy as np
 import psutil
 import pytest
@@ -193,8 +194,6 @@ time.sleep(60)
 
 @pytest.mark.parametrize("one_shot", [False, True])
 def test_a_killed_parent_takes_its_worker_along(marked: Item, *, one_shot: bool) -> None:
-    import msgspec
-
     script = textwrap.dedent(FAKE_PARENT).format(
         faults="hang_sleep@good.png", one_shot=one_shot, item=json.dumps(msgspec.to_builtins(marked))
     )
@@ -330,11 +329,22 @@ def test_a_fault_that_means_nothing_is_refused(talk: Talk) -> None:
     assert fatal_of(worker).exit_code == 78
 
 
-def test_what_libraries_print_never_reaches_the_service(talk: Talk, tmp_path: Path, marked: Item) -> None:
-    (tmp_path / "sitecustomize.py").write_text("print('chatty')\n")
-    path = os.pathsep.join([str(ROOT), str(tmp_path)])
-    worker = talk(environment={"PYTHONPATH": path})
+CHATTY = """
+import os, threading, time
+def chat():
+    while True:
+        os.write(1, b"chatty\\n")
+        time.sleep(0.01)
+threading.Thread(target=chat, daemon=True).start()
+"""
+
+
+def test_what_libraries_print_ends_up_in_the_log(talk: Talk, tmp_path: Path, marked: Item) -> None:
+    (tmp_path / "sitecustomize.py").write_text(CHATTY)
+    worker = talk(environment={"PYTHONPATH": os.pathsep.join([str(ROOT), str(tmp_path)])})
     worker.ready()
     worker.run(marked)
     worker.send(Exit())
     assert worker.wait() == 0
+    _, stderr = worker.process.communicate()
+    assert b"chatty" in stderr

@@ -295,7 +295,10 @@ class SqliteJournal:
 
     def _numbered(self, where: str, values: Sequence[str | bytes | None]) -> Mapping[int, Job]:
         rows = self._database.execute(f"{_SELECT_JOBS} {where} ORDER BY seq", values)
-        return {row[0]: _job(row[1:]) for row in rows}
+        try:
+            return {row[0]: _job(row[1:]) for row in rows}
+        except (ValueError, TypeError, AttributeError) as error:  # no watcher wrote this
+            raise _damaged(self._path, str(error)) from error
 
 
 def open_readonly(path: Path) -> SqliteJournal:

@@ -151,8 +151,8 @@ class SourceDisposal:
             source=file.path,
             after=self._after,
             reason=plain_reason(error) if isinstance(error, OSError) else str(error),
-            remedy=f"The result is published, and this is not tried again. See that {place} is there and may be "
-            f"written, and {self._after} the source by hand.",
+            remedy=f"The result is published, and this is not tried again. See that {place} is there and "
+            f"may be written, and {self._after} the source by hand.",
         )
 
 

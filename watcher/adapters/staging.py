@@ -294,7 +294,7 @@ class Staging:
 
 
 def _names_in(folder: int) -> set[str]:
-    return set(os.listdir(folder))  # noqa: PTH208 - a descriptor, not a path
+    return set(os.listdir(folder))
 
 
 def _single(name: str) -> str:

@@ -341,9 +341,9 @@ def _open(path: str, flags: int, dir_fd: int | None = None) -> Iterator[int]:
 
 @contextmanager
 def _open_parent(root_fd: int, path: str) -> Iterator[tuple[int, str]]:
-    folder, _, name = path.rpartition("/")
-    if name in {"", ".", ".."}:
+    if not {"", ".", ".."}.isdisjoint(path.split("/")):
         raise ValueError(f"{path!r} names no file below the inbox")
+    folder, _, name = path.rpartition("/")
     with _open_folder(root_fd, folder) as fd:
         yield fd, name
 
@@ -354,8 +354,6 @@ def _open_folder(root_fd: int, folder: str) -> Iterator[int]:
     fd = os.open(".", _FOLDER_FLAGS, dir_fd=root_fd)
     try:
         for name in folder.split("/") if folder else ():
-            if name in {"", ".", ".."}:
-                raise ValueError(f"{folder!r} is no folder below the inbox")
             below = os.open(name, _FOLDER_FLAGS | os.O_NOFOLLOW, dir_fd=fd)
             os.close(fd)
             fd = below

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from watcher.core.job import Job
     from watcher.settings import Settings
+    from watcher.telemetry.status import WorkerStatus
 
 Report: TypeAlias = "dict[str, Any]"
 
@@ -40,8 +41,8 @@ def status_report(settings: Settings) -> Report:
     owner = owner_of(settings.state_dir)
     written = StatusFile(settings.state_dir).read()
     live = written if owner is not None and written is not None and written.pid == owner.pid else None
-    jobs = _all_jobs(settings)
     worker = live.worker if live else None
+    last, counts = _all_jobs(settings)
     return {
         "schema": SCHEMA,
         "running": owner is not None,
@@ -49,20 +50,31 @@ def status_report(settings: Settings) -> Report:
         "state": live.state if live else ("starting" if owner else "stopped"),
         "started": live.started if live else None,
         "version": live.version if live else None,
-        "worker": msgspec.to_builtins(worker) if worker else None,
+        "worker": _worker_facts(worker),
         "path": live.path if live else None,
         "path_reason": live.path_reason if live else None,
         "engine": msgspec.to_builtins(worker.engine if worker else Columns(configured=settings.engine.name)),
         "device": msgspec.to_builtins(
             worker.device if worker else Columns(configured=settings.engine.device)
         ),
-        "jobs": {state.value: count for state in JobState if (count := jobs[1][state])},
+        "jobs": {state.value: count for state in JobState if (count := counts[state])},
         "requests_waiting": count_requests(settings.state_dir),
-        "last": [job_facts(job) for job in jobs[0]],
+        "last": [job_facts(job) for job in last],
         "config": str(settings.config_file) if settings.config_file else None,
         "inbox": str(settings.inbox),
         "outbox": str(settings.outbox),
         "state_dir": str(settings.state_dir),
+    }
+
+
+def _worker_facts(worker: WorkerStatus | None) -> Report | None:
+    if worker is None:
+        return None
+    return {
+        "state": worker.state,
+        "pid": worker.pid,
+        "incarnation": worker.incarnation,
+        "restarts": worker.restarts,
     }
 
 

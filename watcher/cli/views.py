@@ -54,11 +54,12 @@ def print_status(report: Report) -> None:
     facts = _grid()
     running = f"running (pid {report['pid']}), {report['state']}" if report["running"] else "not running"
     facts.add_row("service", _text(running, "green" if report["running"] else "yellow"))
-    if report["path"]:
-        facts.add_row("path", _text(f"{report['path']} ({report['path_reason']})"))
     if worker := report["worker"]:
         pid = f", pid {worker['pid']}" if worker["pid"] else ""
         facts.add_row("worker", _text(f"{worker['state']}{pid}, restarts {worker['restarts']}"))
+    if report["path"]:
+        reason = f" ({report['path_reason']})" if report["path_reason"] else ""
+        facts.add_row("path", _text(f"{report['path']}{reason}"))
     facts.add_row("engine", _columns(report["engine"]))
     facts.add_row("device", _columns(report["device"]))
     counts = ", ".join(f"{count} {state}" for state, count in report["jobs"].items())

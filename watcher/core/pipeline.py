@@ -76,6 +76,8 @@ class Pipeline:
         self._finished: dict[str, int] = {}
         self._last_finished: JsonObject | None = None
         self._now_ns = 0
+        self._questions = 0
+        """Answers that the journal still owes."""
 
     # --- what the runtime asks -----------------------------------------------------------------------------
 
@@ -115,6 +117,7 @@ class Pipeline:
         """All that is there is worked off: what is left waits for a person (held) or for bytes (waiting)."""
         return (
             self._intake.is_settled
+            and not self._questions
             and not self._lanes.flights
             and not self._sealing
             and not self._jobs.has_ready
@@ -312,13 +315,13 @@ class Pipeline:
             return
         identity = _identity(facts)
         if job is None:
-            self._out.append(c.FindPriorJobs(path, identity))
+            self._ask_journal(path, identity)
         elif job.state not in _UNTOUCHED or job.id in self._sealing:
             return  # its end is followed by another look
         elif job.identity.picture_sha256 != identity.picture_sha256:
             self._end(job, Cause.BYTES_CHANGED, now, reason="the picture was changed before it was served")
         elif job.identity != identity:
-            self._out.append(c.FindPriorJobs(path, identity))
+            self._ask_journal(path, identity)
         else:
             self._confirm(job, facts, now)
 
@@ -331,11 +334,16 @@ class Pipeline:
             return
         if job.duplicate_of is not None:
             if self._jobs.get(job.duplicate_of) is None:  # a restart lies between the two
-                self._out.append(c.FindPriorJobs(job.source, job.identity))
+                self._ask_journal(job.source, job.identity)
         elif moved_on or job.id not in self._incomplete_until_ns:
             self._make_ready(job, facts, now)
 
+    def _ask_journal(self, path: str, identity: Identity) -> None:
+        self._questions += 1
+        self._out.append(c.FindPriorJobs(path, identity))
+
     def _prior_jobs_found(self, event: e.PriorJobsFound, now: e.Instant) -> None:
+        self._questions -= 1
         facts = self._intake.facts(event.path)
         if facts is None or event.identity != _identity(facts):
             return  # it changed again meanwhile, and will be resolved again
@@ -460,7 +468,7 @@ class Pipeline:
             return
         if now.mono_ns < self._dispatch_blocked_until_ns or not self._jobs.has_ready:
             return
-        if self._policy.once and not self._intake.is_settled:
+        if self._policy.once and (self._questions or not self._intake.is_settled):
             return  # one process for all of it: its start is paid once
         if self._policy.worker.lazy and not self._policy.once:
             self._do(self._lanes.supervisor.want(now.mono_ns))

@@ -1,7 +1,7 @@
 """The names of everything the service says in its log: one table, and what each name means.
 
 Rules of this file: a name is `subject.past_participle` (or a state); a new one is one entry here. A test
-finds every name that the code uses and fails where it is not in the table, or has another level.
+finds every name that the code uses and fails where it is not in the table, or never has that level.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class EventSpec:
     """One name.
 
     Attributes:
-        level: of every line with this name.
+        level: of lines with this name, as a rule; some are louder or quieter by their circumstances.
         meaning: what happened, and what a person has to do, if anything.
     """
 
@@ -28,76 +28,79 @@ class EventSpec:
 
 EVENTS: Final[Mapping[str, EventSpec]] = {
     # the service
-    "service.started": EventSpec(
-        "info", "The state folder is ours and the journal is open; watching begins."
-    ),
+    "service.started": EventSpec("info", "The state folder is ours, the journal is open; watching begins."),
     "service.stopping": EventSpec("info", "Nothing new is accepted; what runs is finished."),
     "service.stopped": EventSpec("info", "The process ends; nothing is left running."),
     "service.failed": EventSpec("error", "The service cannot go on; the line says why and what to do."),
-    "service.rescued": EventSpec("info", "Work that the last run left unfinished was taken up again."),
     "log.file_failed": EventSpec("warning", "The log file cannot be written; lines go to stderr alone."),
+    "status.failed": EventSpec("warning", "`watcher status` shows old facts until this works again."),
     # the inbox
     "inbox.found": EventSpec("info", "The inbox is there and watched; `mode` is native or polling."),
-    "inbox.lost": EventSpec("warning", "The inbox is away (unmounted, renamed, deleted). Its jobs wait."),
+    "inbox.lost": EventSpec("error", "The inbox is away (unmounted, renamed, deleted). Its jobs wait."),
     "inbox.rescanned": EventSpec("debug", "The inbox was listed."),
-    "inbox.polling": EventSpec(
-        "warning", "The system's notifications do not work here: the inbox is polled."
-    ),
-    "inbox.watch_failed": EventSpec(
-        "warning", "The system's notifications could not be set up, or ended; they are set up again."
-    ),
-    "inbox.folder_unreadable": EventSpec(
-        "warning", "A folder of the inbox cannot be listed; what was in it counts as still there."
-    ),
-    "inbox.defect": EventSpec(
-        "error", "A defect in watching: the line has the traceback. Watching goes on; please report it."
-    ),
+    "inbox.polling": EventSpec("warning", "The system's notifications do not work here: it is polled."),
+    "inbox.watch_failed": EventSpec("warning", "The watch ended by itself; it is set up again."),
+    "inbox.folder_unreadable": EventSpec("warning", "A folder of the inbox cannot be listed."),
+    "inbox.defect": EventSpec("error", "A mistake of ours in the watching; it goes on. Please report it."),
     "file.settled": EventSpec("debug", "A file is complete."),
     "file.empty": EventSpec("warning", "A file has been empty for long; it is taken when it is filled."),
+    "file.incomplete": EventSpec("info", "A file has no end yet; it is looked at again when it grows."),
     "file.unreadable": EventSpec("warning", "A file cannot be read; it is tried again."),
-    "file.orphan_mask": EventSpec("info", "A mask has waited long for its picture; it goes on waiting."),
+    "file.orphan_mask": EventSpec("warning", "A mask has waited long for its picture; it goes on waiting."),
     # jobs
     "job.created": EventSpec("debug", "A picture, its mask and its recipe became a job."),
-    "job.dispatched": EventSpec("debug", "A job went to a worker."),
     "job.held": EventSpec("info", "Nothing is marked in the picture: the job waits for a mask."),
     "job.finished": EventSpec("info", "The result is published and recorded."),
     "job.failed": EventSpec("warning", "The picture was refused; `outbox/failed/` says why and what to do."),
     "job.quarantined": EventSpec("error", "The picture killed its process twice; it is not tried again."),
-    "job.duplicate": EventSpec(
-        "info", "The same content lies at a second path; it gets a copy of the result."
-    ),
+    "job.superseded": EventSpec("info", "The bytes changed before publication; the new ones are another."),
+    "job.gone": EventSpec("info", "The source vanished before it was read."),
+    "job.duplicate": EventSpec("info", "The same content lies at a second path; it gets a copy."),
     "job.already_done": EventSpec("info", "The same content was done before; `watcher retry` does it again."),
     "job.renamed": EventSpec("info", "A picture that was done has another name now; nothing to do."),
-    "job.superseded": EventSpec("info", "The bytes changed before publication; the new bytes are a new job."),
-    "job.gone": EventSpec("info", "The source vanished before it was read."),
-    "job.retried": EventSpec("info", "An attempt ended through no fault of the job; it is tried again."),
+    "job.engine_failed": EventSpec("warning", "The engine raised on this picture; it is tried once more."),
     # workers
     "worker.starting": EventSpec("info", "The resident worker is being started."),
-    "worker.ready": EventSpec(
-        "info", "The model is loaded and warm; the segments of the start are in the line."
-    ),
+    "worker.ready": EventSpec("info", "The model is loaded and warm; the line has the start's segments."),
     "worker.exited": EventSpec("warning", "A worker's process ended; the line says how."),
-    "worker.restarting": EventSpec("info", "The worker is started again after a pause."),
+    "worker.restarting": EventSpec("warning", "The worker is started again after a pause."),
+    "worker.recycling": EventSpec("info", "The worker is replaced by a fresh one, as configured."),
     "worker.killed": EventSpec("warning", "A worker was killed, for the reason in the line."),
     "worker.disabled": EventSpec("error", "The worker cannot run as configured; pictures go the cold path."),
     "worker.breaker_opened": EventSpec("error", "The worker died too often; it rests, the cold path serves."),
-    "worker.breaker_closed": EventSpec("info", "The worker is trusted again."),
+    "worker.cold_start_failed": EventSpec("error", "A one-shot process did not start; it is tried again."),
+    "worker.garbage": EventSpec("warning", "A worker wrote what is no message; it is killed."),
+    "worker.pipe_closed": EventSpec("debug", "A worker ended while it was being written to."),
     "engine.chosen": EventSpec("info", "Which engine and device run, which were configured, and why."),
     "path.changed": EventSpec("info", "Pictures go another path (hot, cold) from now on, and why."),
+    "report.stale": EventSpec("info", "A worker that is no longer ours reported something; it is ignored."),
     # results
     "publish.blocked": EventSpec("error", "The outbox takes no results (full, away, read-only); they wait."),
     "publish.resumed": EventSpec("info", "The outbox takes results again."),
-    "note.failed": EventSpec(
-        "warning", "A note for `outbox/failed/` or `outbox/held/` could not be written."
+    "publish.stage_lost": EventSpec("warning", "A staged result vanished; the picture is done again."),
+    "stage.not_removed": EventSpec("warning", "A staged file could not be removed; the next start does it."),
+    "staging.undecided": EventSpec("debug", "Where staging may lie could not be tried: `.watcher/` it is."),
+    "outbox.swept": EventSpec("info", "Staged files that a crash left were removed."),
+    "outbox.folder_renamed": EventSpec("warning", "The result lies in a folder of another name."),
+    "outbox.call_failed": EventSpec(
+        "error", "A mistake of ours in the outbox; it is retried. Please report."
     ),
+    "note.failed": EventSpec("warning", "A note for `outbox/failed/` or `held/` could not be written."),
+    "note.not_removed": EventSpec("warning", "A note that is out of date could not be removed."),
     "after.failed": EventSpec("warning", "A source could not be archived or deleted; its result is safe."),
-    "timing.failed": EventSpec("warning", "A timing line could not be written; it is made up for later."),
+    "after.skipped": EventSpec("info", "A source was not archived or deleted, since it was changed."),
+    # records
+    "journal.blocked": EventSpec("error", "The journal cannot be written; nothing goes on before it can."),
+    "journal.mark_failed": EventSpec("debug", "A mark in the journal was not made; it is made up for later."),
+    "timings.blocked": EventSpec("error", "Timing lines cannot be written; they are kept for later."),
+    "timings.rescued": EventSpec("info", "Timing lines that a crash prevented were written."),
+    "timings.torn_line_removed": EventSpec("warning", "A torn timing line was removed; it is redone."),
+    "timings.pruned": EventSpec("info", "An old timing log was deleted, as configured."),
     # people
     "retry.accepted": EventSpec("info", "Jobs that a person named are done again."),
+    "retry.refused": EventSpec("warning", "A job cannot be done again: see the line."),
     "retry.unknown": EventSpec("warning", "The journal has no such job."),
-    "request.rejected": EventSpec(
-        "warning", "A file in the requests folder is not a request; it was set aside."
-    ),
+    "request.rejected": EventSpec("warning", "A file in the requests folder is none; it was set aside."),
 }
 
 

@@ -7,7 +7,6 @@ state folder, what became of the jobs by the journal. A reader sees a whole file
 from __future__ import annotations
 
 import contextlib
-import os
 from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
@@ -54,7 +53,7 @@ class LastJob(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Status(msgspec.Struct, frozen=True, kw_only=True):
-    """The whole file. `started` and `written` are UTC, ISO 8601."""
+    """The whole file. `started` and `written` are UTC, ISO 8601; `counts` are jobs by state."""
 
     schema: int = SCHEMA
     pid: int
@@ -83,14 +82,15 @@ class StatusFile:
             OSError: the state folder cannot be written.
         """
         self._staged.write_bytes(msgspec.json.format(msgspec.json.encode(status), indent=1) + b"\n")
-        os.replace(self._staged, self._path)  # noqa: PTH105 - same call, and the atomic one by contract
+        self._staged.replace(self._path)
 
     def read(self) -> Status | None:
         """The last status that was written, or None where there is none that this version can read."""
         try:
-            return msgspec.json.decode(self._path.read_bytes(), type=Status)
+            status = msgspec.json.decode(self._path.read_bytes(), type=Status)
         except (OSError, msgspec.DecodeError):
             return None
+        return status if status.schema == SCHEMA else None
 
     def remove(self) -> None:
         """Forget it."""
