@@ -480,8 +480,9 @@ class WatchedInbox:
             if error.errno in tree.VANISHED_ERRNOS:
                 return False
             self._fall_back(error.strerror or str(error))
-        if self._refused.is_set():
-            self._fall_back(_REFUSED_BELOW)
+        else:
+            if self._refused.is_set():
+                self._fall_back(_REFUSED_BELOW)
         return True
 
     def _fall_back(self, reason: str) -> None:

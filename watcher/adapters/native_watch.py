@@ -177,7 +177,7 @@ def _silence_watchdog() -> None:
     logging.getLogger("watchdog").setLevel(logging.CRITICAL + 1)
     # A folder renamed so fast that its halves are not paired is watched anew under its second name, over the
     # old watch: intended, and worth no line on stderr.
-    warnings.filterwarnings("ignore", category=RuntimeWarning, module=r"watchdog\.observers\..*")
+    warnings.filterwarnings("ignore", "Callback with id", RuntimeWarning)
 
 
 if sys.platform == "linux":

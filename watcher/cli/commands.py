@@ -154,7 +154,7 @@ def demo(
 
     Examples: `watcher demo` - `watcher demo --keep ./demo --engine patchmatch`
     """
-    from watcher.demo import run_demo  # noqa: PLC0415 - the other commands do without it
+    from watcher.cli.demonstration import run_demo  # noqa: PLC0415 - the other commands do without it
 
     raise SystemExit(run_demo(keep=keep, engine=engine))
 

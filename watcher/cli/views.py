@@ -23,14 +23,16 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from watcher.adapters.json_text import for_people
+from watcher.core.timeline import START_SEGMENTS
 from watcher.telemetry.log import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from watcher.cli.reports import Report
 
 _PIPE_WIDTH: Final = 1000
+_DEMO_SEGMENTS: Final = ("queue", "start", "batch_wait", "decode", "inference", "encode", "publish")
 _STYLES: Final[Mapping[str, str]] = {
     "done": "green",
     "unchanged": "green",
@@ -131,6 +133,52 @@ def print_doctor(report: Report) -> None:
     console.print(table)
     wrong = report["problems"]
     console.print(_text(f"{wrong} problems" if wrong else "no problems", "red" if wrong else "green"))
+
+
+def print_lines(*lines: str) -> None:
+    """Plain lines on stdout, at once."""
+    console = _console()
+    for line in lines:
+        console.print(_text(line))
+
+
+def print_demo(records: Sequence[Report], held: Sequence[str]) -> None:
+    """Each picture's way through the service, as its timing line tells it.
+
+    Args:
+        records: timing lines.
+        held: pictures that wait for a mask.
+    """
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for heading in ("picture", "marked by", "path", "why", "engine", "device"):
+        table.add_column(heading, overflow="fold")
+    for heading in (*_DEMO_SEGMENTS, "total ms"):
+        table.add_column(heading, justify="right")
+    for record in records:
+        segments = record["segments_ms"]
+        start_ms = sum(segments[name] for name in START_SEGMENTS)
+        shown = {**segments, "start": start_ms}
+        table.add_row(
+            _text(record["source"]),
+            _text(record["marks"] or ""),
+            _text(record["path"], "cyan" if record["path"] == "cold" else ""),
+            _text(record["path_reason"] or ""),
+            _text(_both(record["engine"])),
+            _text(_both(record["device"])),
+            *(_text(f"{shown[name]:.0f}") for name in _DEMO_SEGMENTS),
+            _text(f"{record['total_ms']:.0f}"),
+        )
+    for source in held:
+        table.add_row(_text(source), _text("nothing"), _text("held", "yellow"), _text("waits for a mask"))
+    console = _console()
+    console.print()
+    console.print(table)
+    console.print(_text("engine and device: configured / actual; start = a cold process from exec to warm"))
+    console.print(_text("segments in ms; the rest of a total is read, mask, preprocess, composite and IPC"))
+
+
+def _both(facts: Mapping[str, Any]) -> str:
+    return f"{facts['configured']} / {facts['actual']}"
 
 
 @contextmanager

@@ -11,6 +11,7 @@ Rules of this file:
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import sys
 from logging.handlers import RotatingFileHandler
@@ -155,7 +156,8 @@ def _replace_handlers(handlers: list[logging.Handler], level: int) -> None:
     for handler in root.handlers[:]:
         if isinstance(handler, _QuietStream | _LogFile):
             root.removeHandler(handler)
-            handler.close()
+            with contextlib.suppress(OSError, ValueError):  # what it held back cannot be written either
+                handler.close()
     for handler in handlers:
         root.addHandler(handler)
     root.setLevel(logging.WARNING)

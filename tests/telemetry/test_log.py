@@ -1,0 +1,157 @@
+"""Log lines: their shape, where they go, and what cannot happen to a terminal or to the service."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from watcher.telemetry import log
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture
+def stream() -> Iterator[io.StringIO]:
+    buffer = io.StringIO()
+    yield buffer
+    log._replace_handlers([], logging.WARNING)
+    logging.captureWarnings(capture=False)
+
+
+def lines(buffer: io.StringIO) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in buffer.getvalue().splitlines()]
+
+
+def test_a_line_is_json_with_utc_level_and_event_first(stream: io.StringIO) -> None:
+    log.configure(style="json", stream=stream)
+    log.write("info", "inbox.found", {"mode": "native", "files": 3})
+    (line,) = lines(stream)
+    assert list(line) == ["ts", "level", "event", "mode", "files"]
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", line["ts"])
+    assert (line["level"], line["event"], line["mode"]) == ("info", "inbox.found", "native")
+
+
+def test_auto_is_json_where_there_is_no_terminal_and_text_where_there_is(stream: io.StringIO) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    log.configure(stream=stream)
+    log.write("info", "a.b", {})
+    assert lines(stream)
+    terminal = Terminal()
+    log.configure(stream=terminal)
+    log.write("info", "a.b", {"key": "value"})
+    assert "a.b" in terminal.getvalue()
+    assert not terminal.getvalue().startswith("{")
+
+
+def test_only_lines_of_the_level_and_above(stream: io.StringIO) -> None:
+    log.configure(level="warning", style="json", stream=stream)
+    log.write("info", "a.quiet", {})
+    log.write("error", "a.loud", {})
+    assert [line["event"] for line in lines(stream)] == ["a.loud"]
+
+
+def test_libraries_are_heard_from_warning_on_even_while_we_debug(stream: io.StringIO) -> None:
+    log.configure(level="debug", style="json", stream=stream)
+    logging.getLogger("watchdog").info("quiet")
+    logging.getLogger("watchdog").warning("loud %d", 3)
+    log.logger().debug("a.ours")
+    heard = lines(stream)
+    assert [line["event"] for line in heard] == ["loud 3", "a.ours"]
+    assert heard[0]["logger"] == "watchdog"
+
+
+def test_modules_of_the_service_may_ask_structlog_themselves(stream: io.StringIO) -> None:
+    import structlog  # noqa: PLC0415 - as an adapter does it, after the set-up
+
+    log.configure(level="info", style="json", stream=stream)
+    structlog.get_logger("watcher.adapters.anything").info("a.b", key=1)
+    assert lines(stream)[0]["key"] == 1
+
+
+def test_fields_named_like_the_lines_own_survive(stream: io.StringIO) -> None:
+    log.configure(style="json", stream=stream)
+    log.write("info", "a.b", {"event": 1, "level": 2, "ts": 3})
+    (line,) = lines(stream)
+    assert (line["event"], line["event_"], line["level_"], line["ts_"]) == ("a.b", 1, 2, 3)
+
+
+def test_names_that_are_not_utf8_are_json_that_strict_parsers_take(stream: io.StringIO) -> None:
+    log.configure(style="json", stream=stream)
+    log.write("info", "a.b", {"source": "caf\udce9.jpg", "emoji": "\U0001f480", "more": ["x\udcff"]})
+    text = stream.getvalue()
+    assert "\\udce9" not in text
+    (line,) = lines(stream)
+    assert line["source"] == "caf\\xe9.jpg"
+    assert line["emoji"] == "\U0001f480"
+    assert line["more"] == ["x\\xff"]
+
+
+def test_a_file_name_cannot_write_to_the_terminal(stream: io.StringIO) -> None:
+    log.configure(style="console", stream=stream)
+    log.write("info", "a.b", {"source": "x\x1b[2J\n[error]fake\x07.jpg"})
+    assert stream.getvalue().count("\n") == 1
+    assert "\x1b[2J" not in stream.getvalue()
+    assert "x\\x1b[2J\\n[error]fake\\x07.jpg" in stream.getvalue()
+
+
+def test_an_exception_is_text_in_the_line(stream: io.StringIO) -> None:
+    log.configure(style="json", stream=stream)
+    try:
+        raise ValueError("boom")
+    except ValueError:
+        log.logger().exception("a.b")
+    (line,) = lines(stream)
+    assert "ValueError: boom" in line["exception"]
+
+
+def test_the_file_gets_json_and_rotates(
+    tmp_path: Path, stream: io.StringIO, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log, "FILE_MAX_BYTES", 2000)
+    file = tmp_path / "logs" / "watcher.log"
+    log.configure(style="console", file=file, stream=stream)
+    for number in range(200):
+        log.write("info", "a.b", {"number": number})
+    kept = sorted(file.parent.iterdir())
+    assert [path.name for path in kept] == ["watcher.log", "watcher.log.1", "watcher.log.2", "watcher.log.3"]
+    assert all(path.stat().st_size <= 2000 for path in kept)
+    last = json.loads(file.read_text(encoding="utf-8").splitlines()[-1])
+    assert last["number"] == 199
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no full disk to offer")
+def test_a_file_that_cannot_be_written_is_told_of_once(stream: io.StringIO) -> None:
+    log.configure(style="json", file=Path("/dev/full"), stream=stream)
+    for number in range(3):
+        log.write("info", "a.b", {"number": number})
+    events = [line["event"] for line in lines(stream)]
+    assert events.count("a.b") == 3
+    assert events.count("log.file_failed") == 1
+
+
+def test_a_stream_that_is_gone_does_not_stop_the_service(
+    stream: io.StringIO, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gone = io.StringIO()
+    log.configure(style="json", stream=gone)
+    gone.close()
+    log.write("error", "a.b", {})
+    assert capsys.readouterr().err == ""
+    log.configure(style="json", stream=stream)
+
+
+def test_configuring_again_replaces_and_does_not_add(stream: io.StringIO) -> None:
+    for _ in range(3):
+        log.configure(style="json", stream=stream)
+    log.write("info", "a.b", {})
+    assert len(lines(stream)) == 1

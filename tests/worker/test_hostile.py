@@ -1,0 +1,247 @@
+"""Files that are not finished, not pictures, or not harmless."""
+
+from __future__ import annotations
+
+import os
+import struct
+import zlib
+from io import BytesIO
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import psutil
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from tests.worker.bench import Bench, photo, rectangle, save_mask
+from watcher.wire import ItemDone, ItemFailed, ItemHeld, ItemIncomplete, Limits
+from watcher.worker.imaging.decode import open_picture
+from watcher.worker.imaging.refusals import IncompleteError, RefusedError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from watcher.wire import FromWorker
+
+RGB = Image.fromarray(photo(120, 90))
+
+
+def encoded(kind: str, **options: Any) -> bytes:
+    target = BytesIO()
+    RGB.save(target, kind, **options)
+    return target.getvalue()
+
+
+CONTAINERS = {
+    "JPEG": encoded("JPEG"),
+    "progressive JPEG": encoded("JPEG", progressive=True),
+    "PNG": encoded("PNG"),
+    "WEBP": encoded("WEBP"),
+    "lossless WEBP": encoded("WEBP", lossless=True),
+    "TIFF": encoded("TIFF"),
+    "LZW TIFF": encoded("TIFF", compression="tiff_lzw"),
+    "BMP": encoded("BMP"),
+    "GIF": encoded("GIF"),
+}
+
+
+def serve(bench: Bench, data: bytes, name: str = "a.png") -> FromWorker:
+    source = bench.folder / name
+    source.write_bytes(data)
+    return bench.serve(source, save_mask(bench.folder / "mask.png", rectangle(120, 90, (40, 30, 60, 50))))
+
+
+def failed(report: FromWorker, code: str) -> ItemFailed:
+    assert isinstance(report, ItemFailed), report
+    assert report.code == code, report
+    assert report.reason
+    assert report.remedy
+    return report
+
+
+@pytest.mark.parametrize("name", CONTAINERS)
+@pytest.mark.parametrize("share", [0.02, 0.5, 0.9, 0.999])
+def test_a_file_without_its_end_is_incomplete(bench: Bench, name: str, share: float) -> None:
+    data = CONTAINERS[name]
+    report = serve(bench, data[: min(len(data) - 1, int(len(data) * share))])
+    assert isinstance(report, ItemIncomplete), report
+
+
+@pytest.mark.parametrize("name", [name for name in CONTAINERS if name not in ("BMP", "TIFF")])
+@pytest.mark.parametrize("share", [0.5, 0.9])
+def test_a_file_that_goes_on_as_zeros_is_incomplete(bench: Bench, name: str, share: float) -> None:
+    data = CONTAINERS[name]
+    kept = int(len(data) * share)
+    report = serve(bench, data[:kept] + bytes(len(data) - kept))
+    if name in ("TIFF", "LZW TIFF") and isinstance(report, ItemFailed):
+        assert report.code == "undecodable"
+        return
+    assert isinstance(report, ItemIncomplete), report
+
+
+@pytest.mark.parametrize("data", [b"", bytes(5000), b"\x89PN", b"\xff\xd8", b"RIFF\x00\x00", b"GIF8"])
+def test_barely_begun_files_are_incomplete(bench: Bench, data: bytes) -> None:
+    assert isinstance(serve(bench, data), ItemIncomplete)
+
+
+@pytest.mark.parametrize(
+    "data", [b"a text that somebody renamed", b"\xff" * 5000, b"<html></html>", b"BMnot a bitmap"]
+)
+def test_what_is_no_picture_is_undecodable(bench: Bench, data: bytes) -> None:
+    report = serve(bench, data)
+    if data.startswith((b"BM", b"\xff")) and isinstance(report, ItemIncomplete):
+        return
+    failed(report, "undecodable")
+
+
+def test_a_wrong_suffix_does_no_harm(bench: Bench) -> None:
+    report = serve(bench, CONTAINERS["JPEG"], "a.png")
+    assert isinstance(report, ItemDone)
+    assert report.image.format == "JPEG"
+
+
+def flipped(data: bytes, position: int) -> bytes:
+    return data[:position] + bytes([data[position] ^ 0xFF]) + data[position + 1 :]
+
+
+def test_a_png_with_damaged_data_is_undecodable(bench: Bench) -> None:
+    failed(serve(bench, flipped(CONTAINERS["PNG"], 300)), "undecodable")
+
+
+# --- recognised, and not served ----------------------------------------------------------------------------
+
+
+def animation(kind: str) -> bytes:
+    target = BytesIO()
+    frames = [Image.fromarray(photo(40, 30, seed)) for seed in (1, 2)]
+    frames[0].save(target, kind, save_all=True, append_images=frames[1:])
+    return target.getvalue()
+
+
+def wide(kind: str) -> bytes:
+    """16 bits a channel in colour."""
+    values = np.zeros((4, 4, 3), ">u2").tobytes()
+    if kind == "PNG":
+        rows = b"".join(b"\x00" + values[i : i + 24] for i in range(0, 96, 24))
+        chunks = (
+            (b"IHDR", struct.pack(">IIBBBBB", 4, 4, 16, 2, 0, 0, 0)),
+            (b"IDAT", zlib.compress(rows)),
+            (b"IEND", b""),
+        )
+        return b"\x89PNG\r\n\x1a\n" + b"".join(
+            struct.pack(">I", len(body)) + tag + body + struct.pack(">I", zlib.crc32(tag + body))
+            for tag, body in chunks
+        )
+    entries = [
+        (256, 3, 1, 4),
+        (257, 3, 1, 4),
+        (258, 3, 3, 134),
+        (259, 3, 1, 1),
+        (262, 3, 1, 2),
+        (273, 4, 1, 140),
+        (277, 3, 1, 3),
+        (278, 3, 1, 4),
+        (279, 4, 1, 96),
+        (284, 3, 1, 1),
+    ]
+    ifd = struct.pack("<H", len(entries))
+    for tag, form, count, value in entries:
+        ifd += struct.pack("<HHII", tag, form, count, value)
+    head = b"II*\x00" + struct.pack("<I", 8) + ifd + struct.pack("<I", 0)
+    return head.ljust(134, b"\x00") + struct.pack("<HHH", 16, 16, 16) + values
+
+
+def cmyk() -> bytes:
+    target = BytesIO()
+    RGB.convert("CMYK").save(target, "JPEG")
+    return target.getvalue()
+
+
+UNSUPPORTED = {
+    "animated GIF": animation("GIF"),
+    "animated PNG": animation("PNG"),
+    "animated WebP": animation("WEBP"),
+    "TIFF of two pages": animation("TIFF"),
+    "HEIC": b"\x00\x00\x00\x18ftypheic" + bytes(40),
+    "AVIF": b"\x00\x00\x00\x18ftypavif" + bytes(40),
+    "CR2": b"II*\x00\x10\x00\x00\x00CR\x02\x00" + bytes(40),
+    "RAF": b"FUJIFILMCCD-RAW " + bytes(40),
+    "PSD": b"8BPS" + bytes(40),
+    "JPEG XL": b"\xff\x0a" + bytes(range(40)),
+    "16-bit RGB PNG": wide("PNG"),
+    "16-bit RGB TIFF": wide("TIFF"),
+    "CMYK JPEG": cmyk(),
+}
+
+
+@pytest.mark.parametrize("name", UNSUPPORTED)
+def test_what_is_recognised_but_not_served_says_why(bench: Bench, name: str) -> None:
+    report = failed(serve(bench, UNSUPPORTED[name]), "unsupported")
+    assert "drop" in report.remedy or "save" in report.remedy
+
+
+# --- bombs and limits --------------------------------------------------------------------------------------
+
+
+def test_a_bomb_is_refused_by_its_header(bench: Bench) -> None:
+    data = bytearray(CONTAINERS["PNG"])
+    struct.pack_into(">II", data, 16, 50_000, 50_000)
+    struct.pack_into(">I", data, 29, zlib.crc32(bytes(data[12:29])))
+    before = psutil.Process().memory_info().rss
+    failed(serve(bench, bytes(data)), "too_large")
+    assert psutil.Process().memory_info().rss - before < 50_000_000
+
+
+def test_the_pixel_and_byte_limits_are_the_configurations(bench: Bench) -> None:
+    bench.limits = Limits(max_pixels=10_000)
+    failed(serve(bench, CONTAINERS["PNG"]), "too_large")
+    bench.limits = Limits(max_file_bytes=100)
+    failed(serve(bench, CONTAINERS["PNG"]), "too_large")
+
+
+def test_a_pipe_under_a_pictures_name_does_not_stop_the_worker(bench: Bench) -> None:
+    source = bench.folder / "a.png"
+    source.write_bytes(b"x")
+    item = bench.item(source)
+    source.unlink()
+    os.mkfifo(source)
+    failed(bench.serve_item(item), "undecodable")
+
+
+# --- anything at all ---------------------------------------------------------------------------------------
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.sampled_from(sorted(CONTAINERS)),
+    st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(0, 255)), min_size=1, max_size=6),
+)
+def test_damaged_files_get_exactly_one_answer(
+    bench: Bench, name: str, damage: list[tuple[float, int]]
+) -> None:
+    data = bytearray(CONTAINERS[name])
+    for where, value in damage:
+        data[int(where * len(data))] = value
+    bench.limits = Limits(max_pixels=1_000_000)
+    report = serve(bench, bytes(data))
+    assert isinstance(report, ItemDone | ItemHeld | ItemFailed | ItemIncomplete)
+    if isinstance(report, ItemFailed):
+        assert report.code != "engine", report
+    finals = [r for r in bench.reports if isinstance(r, ItemDone | ItemHeld | ItemFailed | ItemIncomplete)]
+    assert len(finals) == 1
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.binary(max_size=200), st.sampled_from([b"", b"\xff\xd8\xff", b"II*\x00", b"MM\x00*", b"GIF89a", b"BM"])
+)
+def test_random_bytes_are_refused_in_words(tail: bytes, head: bytes) -> None:
+    with pytest.raises((RefusedError, IncompleteError)):
+        open_picture(head + tail, max_pixels=10**6).load()
+
+
+def test_the_one_after_a_bad_one_is_served(bench: Bench, tmp_path: Path) -> None:
+    failed(serve(bench, b"rubbish, and a lot of it"), "undecodable")
+    assert isinstance(serve(bench, CONTAINERS["PNG"]), ItemDone)
