@@ -118,7 +118,9 @@ def test_an_address_is_no_path(tmp_path: Path) -> None:
 
 def test_lists_and_recipes_from_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WATCHER_ARRIVALS__IGNORE", "*.part, tmp/**")
-    monkeypatch.setenv("WATCHER_RECIPES", '[{name = "erased", match = "erased/**", marks = ["mask", "alpha"]}]')
+    monkeypatch.setenv(
+        "WATCHER_RECIPES", '[{name = "erased", match = "erased/**", marks = ["mask", "alpha"]}]'
+    )
     chosen = settings.load(minimal(tmp_path))
     assert chosen.arrivals.ignore == ("*.part", "tmp/**")
     assert [recipe.name for recipe in chosen.policy(once=False).recipes] == ["erased", "default"]
@@ -167,7 +169,12 @@ quality = "source"
     assert (policy.worker.recycle_rss_bytes, policy.worker.recycle_items) == (2 * 1024 * 1024, None)
     scans, default = policy.recipes
     assert (scans.match, scans.grow_px, scans.unmarked, scans.quality) == (("scans/**",), 0, "hold", None)
-    assert (default.name, default.match, default.unmarked, default.quality) == ("default", ("**",), "copy", 91)
+    assert (default.name, default.match, default.unmarked, default.quality) == (
+        "default",
+        ("**",),
+        "copy",
+        91,
+    )
     assert not scans.keep_metadata
     assert scans.marks == default.marks == ("mask",)
 
@@ -189,7 +196,9 @@ def test_the_shipped_configuration_says_the_defaults_of_the_code(tmp_path: Path)
 # --- problems ----------------------------------------------------------------------------------------------
 
 
-def test_every_problem_is_told_at_once_with_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_problem_is_told_at_once_with_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     file = written(
         tmp_path,
         """
@@ -213,7 +222,10 @@ name = "x"
     told = {problem.what: (problem.where, problem.remedy) for problem in found}
     assert told == {
         "outbox is not set": (str(file), "set outbox"),
-        'after is "archive", but archive is not set': (str(file), 'set archive to a folder, or after to "keep"'),
+        'after is "archive", but archive is not set': (
+            str(file),
+            'set archive to a folder, or after to "keep"',
+        ),
         "unmarked cannot be 3": (str(file), 'set it to "hold" or "copy"'),
         "unknown key engine.nmae": (str(file), "did you mean engine.name?"),
         'engine.threads cannot be "many"': (str(file), "set it to a whole number"),
@@ -344,7 +356,14 @@ def test_folders_that_are_apart_are_fine_and_none_is_made(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize(
     ("first", "second"),
-    [("in", "in"), ("in", "in/sub"), ("in/deep/er", "in"), ("in", "link"), ("link/sub", "in"), ("in", "x/../in")],
+    [
+        ("in", "in"),
+        ("in", "in/sub"),
+        ("in/deep/er", "in"),
+        ("in", "link"),
+        ("link/sub", "in"),
+        ("in", "x/../in"),
+    ],
 )
 def test_overlaps_are_refused_with_both_paths(tmp_path: Path, first: str, second: str) -> None:
     (tmp_path / "x").mkdir()
@@ -398,7 +417,7 @@ def test_a_bind_mount_is_recognised_by_its_place_on_the_device(
     table = tmp_path / "mountinfo"
     table.write_text(
         "20 1 8:1 / / rw - ext4 /dev/sda1 rw\n"
-        f"21 20 8:1 {tmp_path}/out/sub {str(tmp_path / 'in')} rw - ext4 /dev/sda1 rw\n",
+        f"21 20 8:1 {tmp_path}/out/sub {tmp_path / 'in'!s} rw - ext4 /dev/sda1 rw\n",
         encoding="utf-8",
     )
     assert folders.overlap(tmp_path / "in", tmp_path / "out") is None

@@ -24,6 +24,11 @@ HOLD = (
     "import sys, time, pathlib; from watcher.adapters.lock import StateLock\n"
     "lock = StateLock(pathlib.Path(sys.argv[1])); lock.acquire(); print('held', flush=True); time.sleep(60)"
 )
+LOOK = (
+    "import sys, pathlib; from watcher.adapters.lock import owner_of\n"
+    "print('go', flush=True)\n"
+    "while True: owner_of(pathlib.Path(sys.argv[1]))"
+)
 
 
 @pytest.fixture
@@ -70,18 +75,7 @@ def test_a_worker_that_outlives_the_service_does_not_keep_the_lock(tmp_path: Pat
 def test_looking_makes_nothing_and_does_not_get_in_the_way(tmp_path: Path) -> None:
     assert owner_of(tmp_path / "absent") is None
     assert not (tmp_path / "absent").exists()
-    looking = subprocess.Popen(
-        [
-            sys.executable,
-            "-c",
-            "import sys, pathlib; from watcher.adapters.lock import owner_of\n"
-            "print('go', flush=True)\n"
-            "while True: owner_of(pathlib.Path(sys.argv[1]))",
-            str(tmp_path),
-        ],
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+    looking = subprocess.Popen([sys.executable, "-c", LOOK, str(tmp_path)], stdout=subprocess.PIPE, text=True)
     try:
         assert looking.stdout is not None
         assert looking.stdout.readline() == "go\n"

@@ -189,15 +189,16 @@ def test_without_a_binary_it_fills_smoothly_and_says_so(
     assert "no binary" in reason
 
 
-@pytest.mark.parametrize("known", [1, 3, 8])
+@pytest.mark.parametrize(("known", "patches"), [(1, 0), (3, 0), (8, 0), (20, 1)])
 def test_a_crop_that_is_nearly_all_hole_is_filled_from_what_is_left(
-    engine: PatchmatchEngine, known: int
+    engine: PatchmatchEngine, calls: CountingPatchmatch, known: int, patches: int
 ) -> None:
     pixels = np.full((64, 64, 3), 255, dtype=np.uint8)
     pixels[:known, :known] = (40, 80, 120)
     hole = np.ones((64, 64), dtype=np.bool_)
     hole[:known, :known] = False
     (filled,) = engine.fill([Crop(pixels=pixels, hole=hole)])
+    assert len(calls.boxes) == patches  # fewer than 49 whole patches are nothing to copy from
     assert (filled[hole] != 255).any(axis=1).mean() > 0.99
     assert np.abs(filled[known : known + 3, :known].astype(int) - (40, 80, 120)).max() < 40
 

@@ -44,7 +44,9 @@ def test_the_search_finds_the_names() -> None:
 
 def test_every_name_that_is_used_stands_in_the_table() -> None:
     assert sorted(set(used_names()) - set(EVENTS)) == []
-    assert sorted({f"job.{state.value}" for state in FINAL_STATES - {"done", "unchanged"}} - set(EVENTS)) == []
+    assert (
+        sorted({f"job.{state.value}" for state in FINAL_STATES - {"done", "unchanged"}} - set(EVENTS)) == []
+    )
 
 
 def test_the_level_in_the_table_is_one_that_is_used() -> None:

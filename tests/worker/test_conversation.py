@@ -124,9 +124,7 @@ def test_every_batch_is_served_by_one_model_load(talk: Talk, marked: Item) -> No
         assert said[-1].batch == str(number)
 
 
-def test_exit_finishes_the_batch_first_even_when_the_pipe_closes(
-    talk: Talk, bench: Bench, marked: Item
-) -> None:
+def test_exit_finishes_the_batch_first_even_when_the_pipe_closes(talk: Talk, marked: Item) -> None:
     worker = talk("slow_item=0.2")
     worker.ready()
     worker.send(RunBatch(batch="b", sent_ns=1, items=(marked,)))

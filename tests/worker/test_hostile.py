@@ -21,8 +21,6 @@ from watcher.worker.imaging.decode import open_picture
 from watcher.worker.imaging.refusals import IncompleteError, RefusedError
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from watcher.wire import FromWorker
 
 RGB = Image.fromarray(photo(120, 90))
@@ -69,15 +67,17 @@ def test_a_file_without_its_end_is_incomplete(bench: Bench, name: str, share: fl
     assert isinstance(report, ItemIncomplete), report
 
 
-@pytest.mark.parametrize("name", [name for name in CONTAINERS if name not in ("BMP", "TIFF")])
-@pytest.mark.parametrize("share", [0.5, 0.9])
+ZEROS_TELL = [name for name in CONTAINERS if name not in ("BMP", "TIFF")]
+
+
+@pytest.mark.parametrize(
+    ("name", "share"),
+    [(name, share) for name in ZEROS_TELL for share in (0.5, 0.9) if (name, share) != ("WEBP", 0.9)],
+)
 def test_a_file_that_goes_on_as_zeros_is_incomplete(bench: Bench, name: str, share: float) -> None:
     data = CONTAINERS[name]
     kept = int(len(data) * share)
     report = serve(bench, data[:kept] + bytes(len(data) - kept))
-    if name in ("TIFF", "LZW TIFF") and isinstance(report, ItemFailed):
-        assert report.code == "undecodable"
-        return
     assert isinstance(report, ItemIncomplete), report
 
 
@@ -242,6 +242,15 @@ def test_random_bytes_are_refused_in_words(tail: bytes, head: bytes) -> None:
         open_picture(head + tail, max_pixels=10**6).load()
 
 
-def test_the_one_after_a_bad_one_is_served(bench: Bench, tmp_path: Path) -> None:
+def test_a_flat_webp_that_ends_in_zeros_is_complete(bench: Bench) -> None:
+    target = BytesIO()
+    Image.new("RGB", (3000, 3000)).save(target, "WEBP")
+    assert target.getvalue().endswith(bytes(700))
+    source = bench.folder / "flat.webp"
+    source.write_bytes(target.getvalue())
+    assert isinstance(bench.serve(source), ItemHeld)
+
+
+def test_the_one_after_a_bad_one_is_served(bench: Bench) -> None:
     failed(serve(bench, b"rubbish, and a lot of it"), "undecodable")
     assert isinstance(serve(bench, CONTAINERS["PNG"]), ItemDone)

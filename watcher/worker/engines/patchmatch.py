@@ -9,8 +9,9 @@ Rules of this file:
   patchmatch has no binary go to OpenCV's Navier-Stokes inpainting: smooth, and blurred in a large hole.
 - The same crop gives the same bytes: the search starts from one seed, whatever ran before.
 - The cost is bounded. Measured (x86, one thread): 2.6 us a pixel of the box and 19 us a pixel of the hole, so
-  1.1 s for a 100 x 200 hole in 512 x 512. A box beyond about 8 s (a solid hole of more than
-  430 x 430 px) is filled at a smaller scale and the fill enlarged: it comes out softer than its surroundings.
+  1.1 s for a 100 x 200 hole in 512 x 512; a pixel of a speck costs about twice that. A box beyond about 8 s
+  (a solid hole of more than 430 x 430 px) is filled at a smaller scale and the fill enlarged: it comes out
+  softer than its surroundings.
 """
 
 from __future__ import annotations

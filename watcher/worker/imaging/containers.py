@@ -276,7 +276,9 @@ class WebpLayout:
 
 
 _WEBP_TAIL_BYTES = 512
-"""A compressed WebP does not end in this many zeros; a file that a sync client has only reserved does."""
+_WEBP_TAIL_SHARE = 8
+"""A tail of 512 zeros was only reserved by a sync client; in lossy files only if it is an eighth of the file
+too, since their arithmetic coder ends flat pictures in zeros (measured: up to 5.4 % of the file)."""
 
 
 def webp_layout(data: bytes) -> WebpLayout:
@@ -289,15 +291,17 @@ def webp_layout(data: bytes) -> WebpLayout:
     end = 8 + size
     if end > len(data):
         raise IncompleteError(f"the WebP promises {end} bytes and has {len(data)}")
-    if end > 2 * _WEBP_TAIL_BYTES and not data[end - _WEBP_TAIL_BYTES : end].strip(b"\x00"):
-        raise IncompleteError("the WebP ends in zeros")
     kinds: list[bytes] = []
     position = 12
     while position + 8 <= end:
         kind, length = struct.unpack_from("<4sI", data, position)
         kinds.append(kind)
         position += 8 + length + (length & 1)
-    return WebpLayout(tuple(kinds), b"VP8L" in kinds, b"ANIM" in kinds or b"ANMF" in kinds, end)
+    lossless = b"VP8L" in kinds
+    tail = _WEBP_TAIL_BYTES if lossless else max(_WEBP_TAIL_BYTES, end // _WEBP_TAIL_SHARE)
+    if end > 2 * tail and not data[end - tail : end].strip(b"\x00"):
+        raise IncompleteError("the WebP ends in zeros")
+    return WebpLayout(tuple(kinds), lossless, b"ANIM" in kinds or b"ANMF" in kinds, end)
 
 
 # --- GIF ---------------------------------------------------------------------------------------------------
@@ -453,6 +457,8 @@ def tiff_ifd(data: bytes, order: str, offset: int) -> Ifd:
     if offset + 2 > len(data):
         raise IncompleteError("the TIFF stops before its directory")
     (count,) = struct.unpack_from(f"{order}H", data, offset)
+    if count == 0:  # the format demands at least one; a reserved file reads like this
+        raise IncompleteError("the TIFF's directory is still empty")
     end = offset + 2 + 12 * count
     if end + 4 > len(data):
         raise IncompleteError("the TIFF stops inside its directory")

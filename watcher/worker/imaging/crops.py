@@ -382,11 +382,11 @@ def _model_size(box: Rect, budget: int) -> tuple[int, int, float]:
 
 
 def cut(rgb: NDArray[np.uint8], hole: NDArray[np.bool_], plan: CropPlan) -> Crop:
-    """Make the model's crop from a box of the picture.
+    """Make the model's crop from a box of the picture; it shares no memory with what it is made from.
 
     Args:
         rgb: (box height, box width, 3); not changed.
-        hole: bool, (box height, box width).
+        hole: bool, (box height, box width); not changed.
         plan: whose box it is.
     """
     size = (plan.width, plan.height)
@@ -397,7 +397,7 @@ def cut(rgb: NDArray[np.uint8], hole: NDArray[np.bool_], plan: CropPlan) -> Crop
         return Crop(coarse, marked)
     below, right = plan.height - rgb.shape[0], plan.width - rgb.shape[1]
     if not below and not right:
-        return Crop(np.ascontiguousarray(rgb), np.ascontiguousarray(hole))
+        return Crop(rgb.copy(order="C"), hole.copy(order="C"))
     # Padding counts as known, so it must not mirror what was marked: reflect a copy without it.
     clean = rgb.copy()
     clean[hole] = mean_colour(rgb[~hole])

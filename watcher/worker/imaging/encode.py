@@ -116,14 +116,12 @@ def _jpeg(
 
 
 def _tables(source: JpegImagePlugin.JpegImageFile, layout: JpegLayout) -> list[list[int]]:
-    """Return the source's quantisation tables, one a component as far as they differ."""
+    """Return the source's quantisation tables, one a component, less repetitions of the last."""
     found = source.quantization
-    tables = [found[number] for number in layout.tables if number in found] or [
-        found[key] for key in sorted(found)
-    ]
-    while len(tables) > 1 and tables[-1] == tables[-2]:
-        tables.pop()  # the encoder uses the last table for all components that are left
-    return tables
+    numbers = [number for number in layout.tables if number in found] or sorted(found)
+    while len(numbers) > 1 and numbers[-1] == numbers[-2]:
+        numbers.pop()  # the encoder uses the last table for all components that are left
+    return [found[number] for number in numbers]
 
 
 def _is_rgb_coded(source: JpegImagePlugin.JpegImageFile, layout: JpegLayout) -> bool:
