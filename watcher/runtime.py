@@ -23,7 +23,7 @@ from watcher.telemetry import log
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from watcher.core.job import Job, JsonObject
+    from watcher.core.job import Job
     from watcher.core.pipeline import Pipeline
     from watcher.ports import (
         Clock,
@@ -44,7 +44,19 @@ _STATUS_NS: Final = _NS_PER_S // 4
 """How often the status is written at most."""
 _MARK_AFTER: Final = 64
 """Timing lines are marked as written in groups: a mark that is lost costs a look into the log at start."""
+_JOURNAL_RETRY_S: Final = 1.0
 _TRY_AGAIN: Final = 75
+_TELLING: Final = (
+    e.InboxListed,
+    e.InboxLost,
+    e.InboxFound,
+    e.WorkerReady,
+    e.WorkerExited,
+    e.BatchDone,
+    e.PublishBlocked,
+    e.DrainRequested,
+)
+"""Events that change what the status shows and may write nothing to the journal."""
 _FAILED_FOR_RETRY: Final = (JobState.FAILED, JobState.QUARANTINED)
 
 
@@ -86,9 +98,10 @@ class Runtime:
         self._on_finished = on_finished
         self._answers: deque[e.Event] = deque()
         self._writes: list[c.JournalWrite] = []
-        self._unlogged: deque[tuple[str, JsonObject]] = deque()
+        self._lines_owed = False
+        """The timing log failed. What it lacks is in the journal, so that nothing piles up here."""
         self._unmarked: list[str] = []
-        self._log_blocked = False
+        self._closing = False
         self._next_housekeeping_ns = 0
         self._status_dirty = True
         self._status_written_ns = 0
@@ -141,13 +154,13 @@ class Runtime:
     def close(self) -> None:
         """End the edges; what was committed stays so."""
         edges = self._edges
+        self._closing = True
         edges.inbox.close()
         edges.hot.close()
         edges.cold.close()
         edges.outbox.close()
         self._take_late_reports()
-        self._append_timing_lines()
-        self._mark_logged()
+        self._pay_lines()
         edges.status.write(self._pipeline.snapshot(), running=False)
 
     def _take_late_reports(self) -> None:
@@ -165,6 +178,8 @@ class Runtime:
         due_ns = self._pipeline.next_wakeup_ns()
         if due_ns is not None:
             wake_ns = min(wake_ns, due_ns)
+        if self._status_dirty:
+            wake_ns = min(wake_ns, self._status_written_ns + _STATUS_NS)
         try:
             if wake_ns <= now_ns:
                 return self._events.get_nowait()
@@ -177,6 +192,8 @@ class Runtime:
         for command in self._pipeline.handle(event, now):
             self._carry_out(command)
         self._flush()
+        if isinstance(event, _TELLING):
+            self._status_dirty = True
         self._keep_house(now.mono_ns)
 
     # --- commands ---
@@ -187,9 +204,11 @@ class Runtime:
                 self._writes.append(command)
             case c.Log():
                 log.write(command.level, command.event, command.fields)
-            case _:
+            case _ if not self._closing:
                 self._flush()
                 self._begin(command)
+            case _:
+                pass  # nothing is begun any more; the journal tells the next start
 
     def _begin(self, command: c.Command) -> None:  # noqa: C901, PLR0912 - one flat table of commands
         edges = self._edges
@@ -238,44 +257,67 @@ class Runtime:
         self._commit(writes)
         self._status_dirty = True
         finished = [write.job for write in writes if isinstance(write, c.FinishJob)]
-        for job in finished:
-            if job.record is not None:
-                self._unlogged.append((job.id, job.record))
-        self._append_timing_lines()
+        self._append_timing_lines(finished)
         if self._on_finished is not None:
             for job in finished:
                 self._on_finished(job)
 
     def _commit(self, writes: list[c.JournalWrite]) -> None:
         """Commit, and wait as long as the disk is full: nothing may be begun before."""
+        blocked = False
         while True:
             try:
                 self._edges.journal.commit(writes)
             except RemediableError as error:
-                if error.exit_code != _TRY_AGAIN or self._hurry:
+                if error.exit_code != _TRY_AGAIN or self._hurry or self._closing:
                     raise
-                log.write("error", "journal.blocked", {"reason": str(error), "remedy": error.remedy})
-                self._edges.clock.sleep(1.0)
+                if not blocked:
+                    log.write("error", "journal.blocked", {"reason": str(error), "remedy": error.remedy})
+                blocked = True
+                self._edges.clock.sleep(_JOURNAL_RETRY_S)
             else:
+                if blocked:
+                    log.write("info", "journal.resumed", {})
                 return
 
     # --- timing lines ---
 
-    def _append_timing_lines(self) -> None:
-        while self._unlogged:
-            job_id, record = self._unlogged[0]
-            try:
-                self._edges.timings.append(record)
-            except OSError as error:
-                if not self._log_blocked:
-                    log.write("error", "timings.blocked", {"reason": str(error)})
-                self._log_blocked = True
-                return
-            self._log_blocked = False
-            self._unlogged.popleft()
-            self._unmarked.append(job_id)
+    def _append_timing_lines(self, finished: list[Job]) -> None:
+        if self._lines_owed:
+            return  # the journal knows these too
+        try:
+            self._append(finished)
+        except OSError as error:
+            self._owe_lines(error)
         if len(self._unmarked) >= _MARK_AFTER:
             self._mark_logged()
+
+    def _rescue_timing_lines(self) -> None:
+        """Append the lines that a crash or a failure kept from being written; never one twice."""
+        jobs = self._edges.journal.unlogged()
+        try:
+            present = self._edges.timings.logged([job.id for job in jobs]) if jobs else set()
+            self._unmarked += [job.id for job in jobs if job.id in present]
+            missing = [job for job in jobs if job.id not in present]
+            self._append(missing)
+        except OSError as error:
+            self._owe_lines(error)
+            return
+        self._lines_owed = False
+        if missing:
+            log.write("info", "timings.rescued", {"lines": len(missing)})
+        self._mark_logged()
+
+    def _append(self, finished: list[Job]) -> None:
+        for job in finished:
+            if job.record is not None:
+                self._edges.timings.append(job.record)
+            self._unmarked.append(job.id)
+
+    def _owe_lines(self, error: OSError) -> None:
+        if not self._lines_owed:
+            log.write("error", "timings.blocked", {"reason": str(error)})
+        self._lines_owed = True
 
     def _mark_logged(self) -> None:
         marked, self._unmarked = self._unmarked, []
@@ -286,18 +328,13 @@ class Runtime:
         except RemediableError as error:  # the next start looks into the log instead
             log.write("debug", "journal.mark_failed", {"reason": str(error)})
 
-    def _rescue_timing_lines(self) -> None:
-        """Append the lines that a crash kept from being written; never one twice."""
-        jobs = self._edges.journal.unlogged()
-        if not jobs:
-            return
-        present = self._edges.timings.logged([job.id for job in jobs])
-        self._unmarked.extend(job.id for job in jobs if job.id in present)
-        self._unlogged.extend(
-            (job.id, job.record) for job in jobs if job.id not in present and job.record is not None
-        )
-        log.write("info", "timings.rescued", {"lines": len(self._unlogged)})
-        self._append_timing_lines()
+    def _pay_lines(self) -> None:
+        """Write what the timing log still lacks, and note what it has."""
+        if self._lines_owed:
+            try:
+                self._rescue_timing_lines()
+            except RemediableError as error:
+                log.write("debug", "journal.unreadable", {"reason": str(error)})
         self._mark_logged()
 
     # --- housekeeping ---
@@ -308,9 +345,10 @@ class Runtime:
         if now_ns < self._next_housekeeping_ns:
             return
         self._next_housekeeping_ns = now_ns + _HOUSEKEEPING_NS
-        self._append_timing_lines()
-        self._mark_logged()
-        self._take_requests()
+        self._pay_lines()
+        # Before a listing nobody knows whether the pictures are there; an answer of the journal goes first.
+        if self._pipeline.is_watching and not self._answers:
+            self._take_requests()
         self._write_status(now_ns)
 
     def _write_status(self, now_ns: int) -> None:

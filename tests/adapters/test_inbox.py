@@ -23,6 +23,7 @@ import pytest
 from structlog.testing import capture_logs
 from watchdog.observers import inotify_c
 from watchdog.observers.inotify_c import InotifyConstants
+from watchdog.observers.inotify_move_event_grouper import InotifyMoveEventGrouper
 
 from watcher.adapters import inbox as inbox_module
 from watcher.adapters import native_watch, tree
@@ -437,6 +438,23 @@ def test_a_folder_renamed_again_and_again_stays_watched(bench: Bench, root: Path
     assert len(bench.ear.of(RescanWanted)) <= 10  # a swarm of folders is one wish, not thirty
 
 
+def test_a_folder_whose_rename_came_in_halves_keeps_its_name(
+    bench: Bench, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The reader finds the first half taken from the queue already, as happens on a busy machine."""
+    monkeypatch.setattr(InotifyMoveEventGrouper, "get_queued_moved_from_event", lambda *_: None)
+    (root / "t" / "a").mkdir(parents=True)
+    time.sleep(QUIET_S)
+    (root / "t").rename(root / "m")
+    (root / "t").mkdir()
+    time.sleep(QUIET_S)
+    monkeypatch.undo()
+    (root / "t").rename(root / "z")
+    time.sleep(QUIET_S)
+    (root / "m" / "a" / "new.png").write_bytes(b"1")
+    bench.ear.observed("m/a/new.png", Hint.CLOSED)
+
+
 def test_a_file_moved_out_does_not_hold_up_the_next(bench: Bench, root: Path) -> None:
     waits_ms = []
     for number in range(20):
@@ -474,6 +492,34 @@ def test_links_are_not_followed_and_devices_not_opened(bench: Bench, root: Path)
         bench.ear.wait(FileVanished, lambda event, path=path: event.path == path, after=mark + 1)  # type: ignore[misc]  # the default binds the loop variable
     assert {event.path for event in bench.ear.of(FileObserved)} == {"last.png"}
     assert not bench.ear.of(FileHashed)
+
+
+def test_a_file_that_turns_into_a_link_under_our_hands(
+    bench: Bench, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secret = root.parent / "secret.png"
+    secret.write_bytes(b"not ours")
+    (root / "a.png").write_bytes(b"1")
+    bench.ear.observed("a.png", Hint.CLOSED)
+    expected = fingerprint(secret)
+    real = os.open
+
+    def swap(path: Any, *args: Any, **options: Any) -> int:
+        if path == "a.png" and not (root / "a.png").is_symlink():
+            (root / "a.png").unlink()
+            (root / "a.png").symlink_to(secret)
+        return real(path, *args, **options)
+
+    monkeypatch.setattr(os, "open", swap)
+    mark = bench.ear.mark()
+    bench.inbox.observe("a.png")
+    bench.ear.vanished("a.png", after=mark)
+    (root / "a.png").unlink()
+    (root / "a.png").write_bytes(b"1")
+    bench.inbox.hash_file("a.png", expected)
+    time.sleep(QUIET_S)
+    assert not bench.ear.of(FileHashed)
+    assert all(event.fingerprint != expected for event in bench.ear.of(FileObserved))
 
 
 @pytest.mark.parametrize("path", ["../a.png", "x/../../a.png", "/a.png", "", ".", "a//b.png"])
@@ -650,15 +696,38 @@ def test_churn_of_folders_does_not_blind_us(bench: Bench, root: Path) -> None:
             shutil.rmtree(root / f"{name}-moved")
 
     threads = [threading.Thread(target=churn, args=(f"t{number}",)) for number in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    (root / "after").mkdir()
-    bench.ear.wait(RescanWanted, after=bench.ear.mark())
-    (root / "after" / "last.png").write_bytes(b"1")
-    bench.ear.observed("after/last.png", Hint.CLOSED)
-    assert bench.ear.of(FileObserved)
+    with capture_logs() as logs:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        mark = bench.ear.mark()
+        (root / "after").mkdir()
+        bench.ear.wait(RescanWanted, after=mark)
+        time.sleep(QUIET_S)
+        (root / "after" / "last.png").write_bytes(b"1")
+        bench.ear.observed("after/last.png", Hint.CLOSED)
+    assert logs == []
+    watch: Any = bench.inbox._watch
+    kernel = Path(f"/proc/self/fdinfo/{watch._observer._inotify._inotify_fd}").read_text()
+    assert kernel.count("inotify wd:") == 2  # the root and `after`: nothing is watched that is gone
+
+
+def test_folders_that_leave_and_come_back_do_not_end_the_reader(bench: Bench, root: Path) -> None:
+    with capture_logs() as logs:
+        for _ in range(3):
+            (root / "a" / "b").mkdir(parents=True)
+            bench.ear.wait(RescanWanted, after=bench.ear.mark() - 1)
+            (root / "a").rename(root.parent / "out")
+            (root / "a" / "b").mkdir(parents=True)
+            shutil.rmtree(root / "a")
+            (root.parent / "out").rename(root / "c")
+            (root / "c").rename(root.parent / "out")
+            shutil.rmtree(root.parent / "out")
+        mark = bench.ear.mark()
+        (root / "last.png").write_bytes(b"1")
+        bench.ear.observed("last.png", Hint.CLOSED, after=mark)
+    assert logs == []
 
 
 # --- the root goes away ------------------------------------------------------------------------------------
@@ -708,7 +777,9 @@ def test_a_root_replaced_between_two_checks(bench: Bench, root: Path) -> None:
     (root.parent / "other" / "b.png").write_bytes(b"1")
     root.rename(root.parent / "old")
     (root.parent / "other").rename(root)
+    bench.inbox.observe("a.png")
     assert "another folder" in bench.ear.wait(InboxLost, after=mark).reason
+    assert isinstance(bench.ear.events[mark], InboxLost)
     assert set(bench.ear.wait(InboxListed, after=mark).files) == {"b.png"}
     (root / "c.png").write_bytes(b"1")
     bench.ear.observed("c.png", Hint.CLOSED)

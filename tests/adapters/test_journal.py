@@ -122,6 +122,8 @@ def test_a_finished_job_waits_for_its_timing_line(book: SqliteJournal, state: st
     book.mark_logged([job.id])
     assert book.unlogged() == ()
     assert book.load().jobs == ()
+    book.commit([FinishJob(job)])
+    assert book.unlogged() == (job,)
 
 
 def test_what_follows_mark_logged_is_synced_again(book: SqliteJournal) -> None:

@@ -273,6 +273,7 @@ def test_numbers_go_on_and_are_never_more_than_a_name_can_hold() -> None:
     assert all(len(name) <= 255 for name in names)
     assert len(set(names)) == 1200
     assert next(versions("ü" * 100 + ".jpg", 143)) == "ü" * 69 + ".jpg"
+    assert next(versions("abc.jpeg", 3)) == "a.jpeg", "no endless loop where nothing fits"
 
 
 def test_only_the_top_of_the_outbox_is_reserved() -> None:
@@ -680,7 +681,7 @@ class Died(BaseException):
     """Stands for SIGKILL: nothing of the process' own code runs after it, and no operation works."""
 
 
-def converse(bench: Bench, job: Job, *, copy_from: str | None = None) -> Event:
+def converse(bench: Bench, job: Job, *, copy_from: str | None = None, rescue: bool = True) -> Event:
     """Ask as the core asks, until the job is published; a picture that was lost is served again."""
     for _ in range(8):
         if job.output is None:
@@ -691,7 +692,8 @@ def converse(bench: Bench, job: Job, *, copy_from: str | None = None) -> Event:
                 job = replace(job, output=answer.output, sha256_out=answer.sha256_out)
                 answer = bench.publish(job)
         else:
-            answer = bench.publish(job, rescue=True)
+            answer = bench.publish(job, rescue=rescue)
+        assert b"" not in bench.visible().values(), "an empty file stays under a final name"
         if isinstance(answer, ResultPublished):
             return answer
         if isinstance(answer, NameTaken | StageLost):
@@ -707,11 +709,12 @@ def assert_one_output_and_no_litter(bench: Bench, expected: dict[str, bytes]) ->
     assert all((bench.outbox / name).stat().st_nlink == 1 for name in expected)
 
 
+@pytest.mark.parametrize("rescue", [False, True])
 @pytest.mark.parametrize("copied", [False, True])
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
 @pytest.mark.parametrize("lacks", METHODS)
 def test_any_operation_may_fail_and_one_output_comes_out(
-    tmp_path: Path, lacks: tuple[str, ...], number: int, *, copied: bool
+    tmp_path: Path, lacks: tuple[str, ...], number: int, *, copied: bool, rescue: bool
 ) -> None:
     faults = 0
     for at in range(1, 200):
@@ -725,7 +728,7 @@ def test_any_operation_may_fail_and_one_output_comes_out(
             expected["first.jpg"] = RESULT
         job = bench.drop("a/b/IMG.jpg")
         files.arm(at, OSError(number, os.strerror(number)))
-        converse(bench, job, copy_from="first.jpg" if copied else None)
+        converse(bench, job, copy_from="first.jpg" if copied else None, rescue=rescue)
         bench.close()
         assert_one_output_and_no_litter(bench, expected)
         if files.fault_at is not None and files.counted < at:
@@ -1033,6 +1036,32 @@ def test_only_the_jobs_own_bytes_are_taken(
     if not taken:
         assert (bench.inbox / "IMG.jpg").read_bytes() == changed
         assert contents(bench.archive) == {}
+
+
+class Swapping(FileOperations):
+    """Somebody puts a new picture in the place of the one that we have just opened to look at."""
+
+    def open(self, entry: Entry, flags: int, mode: int = 0o666) -> int:
+        descriptor = super().open(entry, flags, mode)
+        if entry.name == "IMG.jpg":
+            (self.inbox / "new").write_bytes(b"another picture")
+            (self.inbox / "new").replace(self.inbox / "IMG.jpg")
+        return descriptor
+
+    def __init__(self, inbox: Path) -> None:
+        self.inbox = inbox
+
+
+@pytest.mark.parametrize("after", ["archive", "delete"])
+def test_a_picture_that_comes_while_we_look_is_not_taken(
+    make_bench: Callable[..., Bench], tmp_path: Path, after: str
+) -> None:
+    bench = make_bench(after=after, archive=tmp_path / "archive", files=Swapping(tmp_path / "in"))
+    job = bench.drop("IMG.jpg")
+    touched(bench.inbox / "IMG.jpg")
+    events_of(bench, job)
+    assert contents(bench.inbox) == {"IMG.jpg": b"another picture"}
+    assert contents(bench.archive) == {}
 
 
 def test_a_source_that_has_gone_is_no_failure(make_bench: Callable[..., Bench]) -> None:

@@ -107,13 +107,13 @@ class Service:
         root: gets all folders.
         settings: lines of the configuration, beyond the folders.
         faults: for the workers, see `watcher.worker.faults`; counts from the next `start` on.
-        user: the service runs as this uid, where the tests run as root.
+        wrapper: a program that becomes the service, with its arguments, put before the service's own.
     """
 
     root: Path
     settings: Sequence[str] = ()
     faults: str = ""
-    user: int | None = None
+    wrapper: Sequence[str] = ()
     process: subprocess.Popen[bytes] | None = None
     expected: list[tuple[str, str, str | None]] = field(default_factory=list)
     """(source, sha256 of the picture, sha256 of the mask) of each result that is to come."""
@@ -128,7 +128,7 @@ class Service:
                     f'inbox = "{self.inbox}"',
                     f'outbox = "{self.outbox}"',
                     f'state_dir = "{self.state}"',
-                    *self.settings,
+                    *(line.replace("{root}", str(self.root)) for line in self.settings),
                     *(() if any("[engine]" in line for line in self.settings) else ENGINE),
                 ]
             ),
@@ -161,15 +161,12 @@ class Service:
         """Start `watcher run`; with `ready`, wait until it watches and its worker is warm."""
         with self.log_file.open("ab") as log:
             self.process = subprocess.Popen(
-                self.command("run"),
+                [*self.wrapper, *self.command("run")],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 env=self.environment(),
                 cwd=self.root,
-                user=self.user,
-                group=self.user,
-                extra_groups=None if self.user is None else (),
             )
         if ready:
             self.wait_ready()
@@ -380,6 +377,21 @@ class Service:
         )
         return found
 
+    def wait_state(self, state: JobState | str, *, count: int = 1) -> tuple[Job, ...]:
+        """Wait until the journal has this many jobs in a state."""
+        found: tuple[Job, ...] = self._wait(
+            lambda: (
+                len(jobs := tuple(job for job in self.jobs() if job.state == state)) >= count and jobs
+            ),
+            f"{count} x {state}",
+        )
+        return found
+
+    def children(self) -> set[int]:
+        """The processes that the service has started and that run now."""
+        found = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text("ascii")
+        return {int(pid) for pid in found.split() if is_alive(int(pid))}
+
     def _wait(self, condition: Callable[[], Any], what: str, *, patience_s: float = PATIENCE_S) -> Any:
         def alive_and() -> Any:
             if self.process is not None and self.process.poll() not in {None, -signal.SIGKILL}:
@@ -435,7 +447,8 @@ class Service:
         for record in results:
             job = jobs[record["job"]]
             assert job.state == record["outcome"]
-            assert (job.source, job.identity.picture_sha256, job.identity.mask_sha256) in self.expected
+            identity = job.identity
+            assert (source_of(record), identity.picture_sha256, identity.mask_sha256) in self.expected
             assert sha256(self.output_of(record)) == record["image"]["sha256_out"]
 
     def _assert_no_litter(self, records: Iterable[Record]) -> None:

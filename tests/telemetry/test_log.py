@@ -97,12 +97,15 @@ def test_names_that_are_not_utf8_are_json_that_strict_parsers_take(stream: io.St
     assert line["more"] == ["x\\xff"]
 
 
-def test_a_file_name_cannot_write_to_the_terminal(stream: io.StringIO) -> None:
+@pytest.mark.parametrize("hostile", ["\x1b[2J", "\x9b31m", "\u202egpj", "\x07", "a\nb", "a\rb"])
+def test_a_file_name_cannot_write_to_the_terminal(stream: io.StringIO, hostile: str) -> None:
     log.configure(style="console", stream=stream)
-    log.write("info", "a.b", {"source": "x\x1b[2J\n[error]fake\x07.jpg"})
-    assert stream.getvalue().count("\n") == 1
-    assert "\x1b[2J" not in stream.getvalue()
-    assert "x\\x1b[2J\\n[error]fake\\x07.jpg" in stream.getvalue()
+    log.write("info", "a.b", {"source": f"x{hostile}y"})
+    logging.getLogger("some.library").warning("z%sz", hostile)
+    ours, theirs, end = stream.getvalue().split("\n")
+    assert end == ""
+    assert ours.isprintable()
+    assert theirs.isprintable()
 
 
 def test_an_exception_is_text_in_the_line(stream: io.StringIO) -> None:
@@ -138,7 +141,9 @@ def test_a_file_that_cannot_be_written_is_told_of_once(tmp_path: Path, stream: i
 
     log.configure(style="json", file=tmp_path / "watcher.log", stream=stream)
     handler = next(h for h in logging.getLogger().handlers if isinstance(h, log._LogFile))
-    handler.setStream(FullDisk())  # type: ignore[arg-type]  # a text stream all the same
+    before = handler.setStream(FullDisk())  # type: ignore[arg-type]  # a text stream all the same
+    assert before is not None
+    before.close()
     for number in range(3):
         log.write("info", "a.b", {"number": number})
     events = [line["event"] for line in lines(stream)]

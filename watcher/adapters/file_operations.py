@@ -148,8 +148,9 @@ class FileOperations:
         replaced at once: the only case in which a name shows before its bytes, and those are none.
 
         Raises:
-            FileExistsError: the name is taken, by anything but this same file.
-            OSError: the file system refuses; the source is where it was.
+            FileExistsError: the name is taken.
+            OSError: the file system refuses. The source is where it was; it may have its new name as well, if
+                only the removal of the old one failed.
         """
         if self._moved_in_one_step(source, target):
             return
@@ -167,10 +168,6 @@ class FileOperations:
     def _moved_in_one_step(self, source: Entry, target: Entry) -> bool:
         try:
             self.exclusive_rename(source, target)
-        except FileExistsError:
-            if not is_same_file(source, target):
-                raise
-            self.unlink(source)  # an earlier try linked it and was interrupted before this
         except OSError as error:
             if error.errno not in _NO_EXCLUSIVE_RENAME:
                 raise
@@ -180,9 +177,6 @@ class FileOperations:
     def _linked(self, source: Entry, target: Entry) -> bool:
         try:
             self.link(source, target)
-        except FileExistsError:
-            if not is_same_file(source, target):
-                raise
         except OSError as error:
             if error.errno not in _NO_LINKS:
                 raise
@@ -203,12 +197,6 @@ def status_of(entry: Entry) -> os.stat_result | None:
         return os.stat(entry.name, dir_fd=entry.folder, follow_symlinks=False)
     except (FileNotFoundError, NotADirectoryError):
         return None
-
-
-def is_same_file(first: Entry, second: Entry) -> bool:
-    """Whether two names are links of one file."""
-    one, other = status_of(first), status_of(second)
-    return one is not None and other is not None and os.path.samestat(one, other)
 
 
 def sha256_of(descriptor: int) -> str:

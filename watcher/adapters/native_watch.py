@@ -2,7 +2,8 @@
 
 Rules of this file:
 - All knowledge of watchdog's inside is here. What it leaves out is added: overflow, a watch that the kernel
-  refuses below the root, a reader thread that dies, a file moved out that would hold up all that follows.
+  refuses below the root, a reader thread that dies, a file moved out that would hold up all that follows,
+  folders that are renamed or moved out faster than its books can follow.
 - A notice goes to a callback that only enqueues: an exception in a handler would end watchdog's thread.
 - Never subscribed to: OPEN, CLOSE_NOWRITE, ACCESS and ATTRIB. Our own reading must not notify ourselves.
 """
@@ -30,7 +31,7 @@ from watchdog.events import (
     FileSystemEvent,
     FileSystemEventHandler,
 )
-from watchdog.observers.api import BaseObserver
+from watchdog.observers.api import BaseObserver, EventDispatcher
 
 from watcher.telemetry.log import logger
 
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
 
 LIMIT_ERRNOS: Final = frozenset({errno.ENOSPC, errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 """The kernel has no more watches (ENOSPC) or instances (EMFILE) for us."""
+
+_KEPT_SOURCES: Final = 16
 
 _log = logger()
 
@@ -102,7 +105,11 @@ class NativeWatch:
 
     def stop(self) -> None:
         """End its threads and wait for them."""
-        self._observer.stop()
+        try:
+            self._observer.stop()
+        except Exception:  # noqa: BLE001 - books that are out of order must not keep the threads running
+            _log.exception("inbox.defect")
+            self._observer.event_queue.put(EventDispatcher.stop_event)
         self._observer.join()
 
 
@@ -175,13 +182,13 @@ def _silence_watchdog() -> None:
     # What it logs we notice ourselves and say once. Its DEBUG tells of every notification, and would feed
     # itself if the log lay in a watched folder.
     logging.getLogger("watchdog").setLevel(logging.CRITICAL + 1)
-    # A folder renamed so fast that its halves are not paired is watched anew under its second name, over the
-    # old watch: intended, and worth no line on stderr.
+    # A folder that was moved out and comes back under another name is watched anew, over the watch that it
+    # still had: intended, and worth no line on stderr.
     warnings.filterwarnings("ignore", "Callback with id", RuntimeWarning)
 
 
 if sys.platform == "linux":
-    from watchdog.observers.inotify import InotifyFullEmitter
+    from watchdog.observers.inotify import InotifyFullEmitter, InotifyWatchGroup
     from watchdog.observers.inotify_c import InotifyFD
     from watchdog.observers.inotify_move_event_grouper import InotifyMoveEventGrouper
 
@@ -215,27 +222,76 @@ if sys.platform == "linux":
                 # The thread ends, `is_alive` says so, and the watch is armed anew.
                 _log.exception("inbox.defect")
 
+    class _WatchGroup(InotifyWatchGroup):
+        """The watches of one tree, with books that survive folders on the move."""
+
+        def __post_init__(self) -> None:
+            self._sources: dict[int, bytes] = {}
+            super().__post_init__()
+
+        def on_event(self, event: InotifyEvent) -> None:
+            if event.is_moved_from and event.is_directory:
+                with self._lock:
+                    source = self._build_event_source_path(event)
+                if source is not None:
+                    # both halves of a rename are neighbours, so a few are enough
+                    self._sources = dict([*self._sources.items(), (event.cookie, source)][-_KEPT_SOURCES:])
+            super().on_event(event)
+
+        def _source_for_move(self, cookie: int) -> bytes | None:
+            # watchdog looks in its queue, where the first half is gone already if its other thread was quick;
+            # the watches would keep their old paths, and the books be wrong from there on.
+            return self._sources.pop(cookie, None) or super()._source_for_move(cookie)
+
+        def _remove_watch_internally(self, wd: WatchDescriptor) -> None:
+            # After a folder was moved out, and another got its name, two watches have one path. watchdog ends
+            # with a KeyError when both have gone.
+            path = self._active_callbacks_by_watch.pop(wd, None)
+            if path is not None and self._active_callbacks_by_path.get(path) == wd:
+                del self._active_callbacks_by_path[path]
+
+    class _Emitter(InotifyFullEmitter):
+        """Reads one group of watches."""
+
+        def on_thread_start(self) -> None:
+            self._inotify = _WatchGroup(
+                self._inotify_fd,
+                os.fsencode(self.watch.path),
+                event_mask=self.get_event_mask_from_filter(),
+                is_recursive=self.watch.is_recursive,
+            )
+
+        def on_thread_stop(self) -> None:
+            group = self._inotify
+            try:
+                super().on_thread_stop()
+            finally:
+                if group is not None:
+                    group._move_event_grouper.close()  # noqa: SLF001 - what its thread waits for
+
     class _InotifyObserver(BaseObserver):
-        """watchdog's `InotifyObserver(generate_full_events=True)`, on a descriptor that reports.
+        """watchdog's `InotifyObserver(generate_full_events=True)`, built of the parts above.
 
         Full events: a file that is moved in is told of as moved, not as created: it counts as complete.
         """
 
         def __init__(self, notify: Callable[[Notice], None]) -> None:
             # A file moved out of the tree would hold up every later event for half a second, in case its
-            # other half still comes. Both halves of a rename are read together, so they pair all the same.
+            # other half still comes. Whether the halves pair makes no difference to what we tell.
             InotifyMoveEventGrouper.delay = 0.0
             self._inotify = _ReportingInotify(notify)
             self._inotify.start()
-            super().__init__(InotifyFullEmitter, inotify_fd=self._inotify)
+            super().__init__(_Emitter, inotify_fd=self._inotify)
 
         def is_alive(self) -> bool:
             return super().is_alive() and self._inotify.is_alive()
 
         def on_thread_stop(self) -> None:
-            super().on_thread_stop()
-            self._inotify.stop()
-            self._inotify.join()
+            try:
+                super().on_thread_stop()
+            finally:
+                self._inotify.stop()
+                self._inotify.join()
 
     def _new_observer(notify: Callable[[Notice], None]) -> BaseObserver:
         return _InotifyObserver(notify)

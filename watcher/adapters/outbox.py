@@ -269,7 +269,7 @@ class FolderOutbox:
         self._require_outbox()
         staged = self._staging.find(stage_name) is not None
         doubtful = command.rescue or stage_name in self._begun
-        if (doubtful or not staged) and self._stands(names, job.sha256_out):
+        if doubtful and self._stands(names, job.sha256_out):
             return self._rescued(job, names, stage_name)
         if not staged or (doubtful and not self._is_staged(stage_name, job.sha256_out)):
             self._discard(stage_name)

@@ -5,7 +5,8 @@ Rules of this file:
   kill reaches whatever the worker started.
 - Messages travel on two pipes that nobody else has; stdout and stderr are drained into a log with a limit.
 - The service's thread never writes to a pipe itself: a worker that does not read must not stop it.
-- `WorkerExited` is sent once, last, and only after the process was reaped.
+- `WorkerExited` is sent once, last, and only after the process was reaped. Only the reading thread reaps: a
+  process number is signalled while it is surely ours.
 - Processes are started on the service's main thread: Linux ties the parent-death signal to that thread.
 """
 
@@ -30,7 +31,7 @@ from watcher import wire
 from watcher.core import events as e
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from watcher.core.commands import Batch, BatchItem
@@ -110,18 +111,10 @@ class WorkerProcess:
         self._fatal: wire.Fatal | None = None
         self._rss_bytes = 0
         self._outgoing: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
-        commands_read, self._commands_write = os.pipe()
-        self._reports_read, reports_write = os.pipe()
+        self._signalling = threading.Lock()
+        self._reaped = False
         spawned_ns = clock.now().mono_ns
-        try:
-            self._process = _spawn(commands_read, reports_write, setup.environment)
-        except BaseException:
-            os.close(self._commands_write)
-            os.close(self._reports_read)
-            raise
-        finally:
-            os.close(commands_read)
-            os.close(reports_write)
+        self._process, self._commands_write, self._reports_read = _spawn(setup.environment)
         self.origin = e.Origin(path, incarnation, self._process.pid, socket.gethostname())
         self.send(
             wire.Configure(
@@ -167,7 +160,7 @@ class WorkerProcess:
     @property
     def is_alive(self) -> bool:
         """It was not reaped yet."""
-        return self._process.returncode is None
+        return not self._reaped
 
     def close(self, timeout_s: float) -> None:
         """Kill what still runs and wait for the reaping."""
@@ -192,6 +185,8 @@ class WorkerProcess:
         with os.fdopen(self._reports_read, "rb") as reports:
             try:
                 while line := reports.readline(_MAX_LINE_BYTES):
+                    if not line.endswith(b"\n") and len(line) < _MAX_LINE_BYTES:
+                        break  # it died in the middle of a word
                     self._report(line)
             except wire.WireError as error:
                 _LOG.warning("worker.garbage", incarnation=self.origin.incarnation, reason=str(error))
@@ -207,23 +202,27 @@ class WorkerProcess:
                 self._setup.log.write(data)
 
     def _kill(self) -> None:
-        if self.is_alive:
-            self._process.send_signal(signal.SIGUSR1)
-            time.sleep(_STACK_DUMP_S)
-        if self.is_alive:
-            self._signal_group(signal.SIGKILL)
+        self._signal(os.kill, signal.SIGUSR1)
+        time.sleep(_STACK_DUMP_S)
+        self._signal(os.killpg, signal.SIGKILL)  # also reaches what it started, which lives in its session
 
-    def _signal_group(self, number: signal.Signals) -> None:
-        """Also reaches grandchildren, which live in the worker's session."""
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.origin.pid, number)
+    def _signal(self, send: Callable[[int, int], None], number: signal.Signals) -> None:
+        # not Popen.send_signal: that reaps a process that has just died, and its number is then nobody's
+        with self._signalling, contextlib.suppress(ProcessLookupError, PermissionError):
+            if not self._reaped:
+                send(self.origin.pid, number)
 
     def _reap(self) -> None:
-        if not self._await_death(_AFTER_EOF_S):
+        dead = self._await_death(_AFTER_EOF_S)
+        if not dead:
             self.kill("it closed its pipe and lived on")
-            self._await_death(_AFTER_EOF_S)
-        self._signal_group(signal.SIGKILL)  # what it left behind; its number is ours until it is reaped
-        exit_code = self._process.wait()
+            dead = self._await_death(_AFTER_EOF_S)
+        self._signal(os.killpg, signal.SIGKILL)  # what it left behind; its number is ours until it is reaped
+        if not dead:  # it cannot even be killed, as with a disk that hangs: nobody else may wait for our lock
+            self._process.wait()
+        with self._signalling:
+            exit_code = self._process.wait()
+            self._reaped = True
         self._outgoing.put(None)
         self._sink(
             e.WorkerExited(
@@ -236,17 +235,23 @@ class WorkerProcess:
         )
 
     def _await_death(self, timeout_s: float) -> bool:
-        """Wait for the end of the process without reaping it; True if it is dead."""
-        if not hasattr(os, "waitid"):
-            return True
+        """Wait for the end of the process; True if it is dead."""
         deadline_ns = self._clock.now().mono_ns + round(timeout_s * 1e9)
         pause_s = 0.001
-        while os.waitid(os.P_PID, self.origin.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is None:
+        while not self._has_died():
             if self._clock.now().mono_ns >= deadline_ns:
                 return False
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, 0.05)
         return True
+
+    def _has_died(self) -> bool:
+        """Look without reaping, where the system can (macOS: from Python 3.13 on)."""
+        if hasattr(os, "waitid"):
+            return os.waitid(os.P_PID, self.origin.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None
+        with self._signalling:
+            self._reaped = self._process.poll() is not None
+            return self._reaped
 
     def _story(self, exit_code: int) -> str:
         memory = f"; it last used {self._rss_bytes // 1_000_000} MB" if self._rss_bytes else ""
@@ -358,21 +363,33 @@ def _start_or_report(
         return None
 
 
-def _spawn(
-    commands_fd: int, reports_fd: int, environment: Mapping[str, str] | None
-) -> subprocess.Popen[bytes]:
-    # -P: a file of a library's name in the service's working folder must not be imported by the worker
-    arguments = [sys.executable, "-P", "-m", "watcher.worker"]
-    arguments += ["--commands-fd", str(commands_fd), "--reports-fd", str(reports_fd)]
-    return subprocess.Popen(
-        arguments,
-        pass_fds=(commands_fd, reports_fd),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        start_new_session=True,
-        env=environment,
-    )
+def _spawn(environment: Mapping[str, str] | None) -> tuple[subprocess.Popen[bytes], int, int]:
+    """Start the program; returns it, our end for commands and our end for reports.
+
+    Raises:
+        OSError: no memory, no processes or no descriptors left; nothing of it is left open.
+    """
+    with contextlib.ExitStack() as theirs, contextlib.ExitStack() as ours:
+        commands_read, commands_write = os.pipe()
+        theirs.callback(os.close, commands_read)
+        ours.callback(os.close, commands_write)
+        reports_read, reports_write = os.pipe()
+        theirs.callback(os.close, reports_write)
+        ours.callback(os.close, reports_read)
+        # -P: a file of a library's name in the service's working folder must not be imported by the worker
+        arguments = [sys.executable, "-P", "-m", "watcher.worker"]
+        arguments += ["--commands-fd", str(commands_read), "--reports-fd", str(reports_write)]
+        process = subprocess.Popen(
+            arguments,
+            pass_fds=(commands_read, reports_write),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            env=environment,
+        )
+        ours.pop_all()
+    return process, commands_write, reports_read
 
 
 def _wire_item(item: BatchItem, setup: WorkerSetup) -> wire.Item:

@@ -2,7 +2,8 @@
 
 Rules of this file:
 - A listing is the truth; notifications only say where to look. A path that was never listed nor looked at
-  does not exist; a path that a listing lacks is gone, unless it was seen after that listing began.
+  does not exist; a path that a listing lacks is gone, unless it was seen after that listing began, or lies in
+  a folder that could not be read.
 - While the inbox itself is away nothing in it is gone.
 - Everything that may change what a picture needs is told through `take_touched`; what to do about it is the
   pipeline's business.
@@ -37,6 +38,10 @@ if TYPE_CHECKING:
     from watcher.core.policy import ArrivalPolicy, Recipe
 
 _NEVER_SEEN: Final = -1
+_MAX_TROUBLE_FACTOR: Final = 60
+"""Looks at a file that cannot be read back off to this many quiet periods; a change of it is seen before."""
+_HOPELESS_TRIES: Final = 3
+"""After so many failed readings nobody waits for the file any more; it is still looked at."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +55,15 @@ class KnownFile:
     sha256: str | None = None
     restored: bool = False
     """Known from the journal: it did not arrive in the life of this process."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Trouble:
+    """A file that could not be read."""
+
+    fingerprint: Fingerprint
+    reason: str
+    tries: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,13 +104,16 @@ class Intake:
         self._touched: dict[str, None] = {}
         self._hashing = 0
         self._asked: set[str] = set()
-        """Paths that a listing gave and that were not looked at yet."""
+        """Paths that the last listing gave and that were not looked at yet."""
+        self._mute: set[str] = set()
+        """Paths of which an earlier question was not answered: nobody waits for them."""
         self._told_ns = 0
         self._orphans: dict[str, tuple[int, bool]] = {}
-        self._troubled: dict[str, str] = {}
+        self._troubled: dict[str, _Trouble] = {}
         self.listed = False
         """The inbox was listed at least once since it was found."""
         self.lost: str | None = None
+        self._unreadable: tuple[str, ...] = ()
         self._scan_wanted: str | None = None
         self._scan_running = False
         self._next_scan_ns: int | None = None
@@ -111,13 +128,24 @@ class Intake:
         return touched
 
     def is_present(self, path: str) -> bool:
-        """A file is at this path, complete or not."""
-        return path in self._files or path in self._tracker
+        """A file is at this path, complete or not, or was listed there."""
+        return self._is_followed(path) or path in self._asked or path in self._mute
 
-    def holds(self, path: str, sha256: str) -> bool:
-        """The file at this path is complete and has these bytes."""
+    def is_gone(self, path: str) -> bool:
+        """Nothing is at this path, and that is certain: the inbox is there, and its folder was listed."""
+        known = self.listed and self.lost is None and not _lies_in(path, self._unreadable)
+        return known and not self.is_present(path)
+
+    def may_hold(self, path: str, sha256: str) -> bool:
+        """The file at this path has these bytes, or is not complete, so that it may come to have them."""
         known = self._files.get(path)
-        return known is not None and known.sha256 == sha256
+        if known is None:
+            return self.is_present(path)
+        return known.sha256 is None or known.sha256 == sha256
+
+    def serves(self, path: str) -> bool:
+        """A file of this name is to be served: some recipe takes it, and it is nobody's mask."""
+        return self._recipes.serving(path) is not None and self._pairing.is_picture(path)
 
     def facts(self, path: str) -> PictureFacts | None:
         """What is known of a picture, or None while it or its mask is not complete (or it is no picture)."""
@@ -142,7 +170,7 @@ class Intake:
     @property
     def waiting(self) -> int:
         """How many files are not complete or not hashed yet."""
-        return len(self._tracker) + self._hashing + len(self._asked)
+        return len(self._tracker) + self._hashing + sum(1 for p in self._asked if not self._is_followed(p))
 
     @property
     def known(self) -> int:
@@ -157,7 +185,7 @@ class Intake:
 
     def observed(self, seen: FileObserved, now: Instant) -> None:
         """A file was looked at."""
-        self._asked.discard(seen.path)
+        self._answered(seen.path)
         known = self._files.get(seen.path)
         if known is not None:
             if known.fingerprint == seen.fingerprint:
@@ -165,8 +193,8 @@ class Intake:
             self._drop_known(seen.path)
         elif seen.path not in self._tracker and self._restore_file(seen.path, seen.fingerprint, now):
             return
-        if not self.is_present(seen.path):
-            self._appear(seen.path, now)
+        if not self._is_followed(seen.path):
+            self._appear(seen.path, now, told=False)
         settled = self._tracker.observe(seen, now)
         if settled is not None:
             self._files[seen.path] = KnownFile(settled.fingerprint, settled.observed_ns, settled.settled_ns)
@@ -193,34 +221,64 @@ class Intake:
         if known is None or known.sha256 is not None:
             return
         self._drop_known(event.path)
-        self._tracker.look_again(event.path, known.fingerprint, now)
-        if self._troubled.get(event.path) != event.reason:
-            self._troubled[event.path] = event.reason
+        before = self._troubled.get(event.path)
+        same = before is not None and before.fingerprint == known.fingerprint
+        tries = before.tries + 1 if before is not None and same else 1
+        self._troubled[event.path] = _Trouble(known.fingerprint, event.reason, tries)
+        self._tracker.look_again(
+            event.path,
+            known.fingerprint,
+            now,
+            quiet_periods=min(2 ** min(tries - 1, 30), _MAX_TROUBLE_FACTOR),
+            hopeless=tries >= _HOPELESS_TRIES,
+        )
+        if before is None or before.reason != event.reason:
             self._log("warning", "file.unreadable", path=event.path, reason=event.reason)
 
-    def vanished(self, event: FileVanished) -> None:
+    def doubt(self, path: str, now: Instant) -> None:
+        """Somebody read other bytes there than were hashed: look at it and hash it again, soon."""
+        known = self._files.get(path)
+        if known is None:
+            return  # it is being looked at already
+        self._drop_known(path)
+        self._tracker.look_again(path, known.fingerprint, now)
+        self._emit(ObserveFile(path))
+
+    def vanished(self, event: FileVanished, now: Instant) -> None:
         """Nothing is at the path any more."""
-        self._asked.discard(event.path)
-        if self.lost is not None or not self.is_present(event.path):
+        if not self.is_present(event.path):
             return
-        self._remove(event.path)
+        self._answered(event.path)
+        if self.lost is not None:
+            known = self._files.get(event.path)
+            if known is not None and known.sha256 is None:  # its hashing has ended: try again later
+                self._drop_known(event.path)
+                self._tracker.look_again(event.path, known.fingerprint, now)
+        elif event.observed_ns < self._seen_ns(event.path):
+            self._emit(ObserveFile(event.path))  # it came back: two reporters overtook each other
+        else:
+            self._remove(event.path, now)
 
     def listed_now(self, event: InboxListed, now: Instant) -> None:
         """A rescan: the truth."""
         self._scan_running = False
         if self.lost is not None:
             return
+        self._unreadable = event.unreadable
+        self._mute |= self._asked
+        self._mute &= event.files.keys()
+        self._asked.clear()
         for path, fingerprint in event.files.items():
             self._compare(path, fingerprint, now)
         absent = [
             path
-            for path in (*self._files, *self._tracker.paths())
-            if path not in event.files and self._seen_ns(path) < event.started_ns
+            for path in dict.fromkeys((*self._files, *self._tracker.paths(), *self._saved))
+            if path not in event.files
+            and self._seen_ns(path) < event.started_ns
+            and not _lies_in(path, event.unreadable)
         ]
         for path in absent:
-            self._remove(path)
-        if not self.listed:
-            self._forget_absent(event)
+            self._remove(path, now)
         self.listed = True
         cost_ns = event.finished_ns - event.started_ns
         wait_ns = max(round(self._policy.rescan_s * NS_PER_S), round(cost_ns / self._policy.rescan_share))
@@ -237,6 +295,7 @@ class Intake:
             self._log("error", "inbox.lost", reason=event.reason)
         self.lost = event.reason
         self._asked.clear()
+        self._mute.clear()
         self.listed = False
         self._scan_running = False
 
@@ -269,51 +328,61 @@ class Intake:
         if known is not None:
             unchanged = known.fingerprint == fingerprint
         elif path in self._tracker:
-            unchanged = self._tracker.fingerprint(path) == fingerprint
+            # A look that was planned may have gone unanswered while the inbox was away.
+            unchanged = self._tracker.fingerprint(path) == fingerprint and self._tracker.is_planned(path)
         else:
             unchanged = self._restore_file(path, fingerprint, now)
         if not unchanged:
-            self._asked.add(path)
+            if path not in self._mute:
+                self._asked.add(path)
             self._emit(ObserveFile(path))
 
     def _restore_file(self, path: str, fingerprint: Fingerprint, now: Instant) -> bool:
         saved = self._saved.get(path)
         if saved is None or saved.fingerprint != fingerprint:
             return False
-        self._appear(path, now)
+        self._appear(path, now, told=True)
+        self._answered(path)
         self._files[path] = KnownFile(
             fingerprint, now.mono_ns, now.mono_ns, now.mono_ns, saved.sha256, restored=True
         )
         self._touch(path)
         return True
 
-    def _forget_absent(self, event: InboxListed) -> None:
-        """Files that the journal remembers and the first listing lacks went away while we were away."""
-        for path in [path for path in self._saved if path not in event.files and path not in self._files]:
-            del self._saved[path]
-            self._emit(ForgetFile(path))
-            self._touched[path] = None
+    def _is_followed(self, path: str) -> bool:
+        return path in self._files or path in self._tracker
 
-    def _appear(self, path: str, now: Instant) -> None:
+    def _answered(self, path: str) -> None:
+        self._asked.discard(path)
+        self._mute.discard(path)
+
+    def _appear(self, path: str, now: Instant, *, told: bool) -> None:
         for mask in self._pairing.masks_touching(path):
             self._orphans.pop(mask, None)
         self._pairing.add(path)
-        if not self._pairing.is_picture(path) and not self._pairing.owners(path):
-            self._orphans[path] = (now.mono_ns, False)
+        if self._is_orphan(path):
+            self._orphans[path] = (now.mono_ns, told)
         self._touch_relatives(path)
 
-    def _remove(self, path: str) -> None:
-        relatives = (*self._pairing.owners(path), *self._pairing.masks_touching(path))
+    def _remove(self, path: str, now: Instant) -> None:
+        relatives = self._relatives(path)
         if path in self._files:
             self._drop_known(path)
         self._tracker.forget(path)
         self._pairing.remove(path)
         self._orphans.pop(path, None)
         self._troubled.pop(path, None)
+        self._answered(path)
         if self._saved.pop(path, None) is not None:
             self._emit(ForgetFile(path))
+        for mask in self._pairing.masks_touching(path):
+            if self._is_orphan(mask):
+                self._orphans.setdefault(mask, (now.mono_ns, False))
         for touched in (path, *relatives):
             self._touched[touched] = None
+
+    def _is_orphan(self, path: str) -> bool:
+        return not self._pairing.is_picture(path) and not self._pairing.owners(path)
 
     def _drop_known(self, path: str) -> None:
         if self._files.pop(path).sha256 is None:
@@ -328,8 +397,14 @@ class Intake:
         self._touch_relatives(path)
 
     def _touch_relatives(self, path: str) -> None:
-        for relative in (*self._pairing.owners(path), *self._pairing.masks_touching(path)):
+        for relative in self._relatives(path):
             self._touched[relative] = None
+
+    def _relatives(self, path: str) -> tuple[str, ...]:
+        """Whoever this file is a mask of, its masks, and who else may use these."""
+        masks = self._pairing.masks_touching(path)
+        rivals = (owner for mask in masks for owner in self._pairing.owners(mask) if owner != path)
+        return tuple(dict.fromkeys((*self._pairing.owners(path), *masks, *rivals)))
 
     def _seen_ns(self, path: str) -> int:
         known = self._files.get(path)
@@ -368,3 +443,7 @@ class Intake:
 
     def _log(self, level: LogLevel, event: str, **fields: str | float) -> None:
         self._emit(Log(level, event, dict(fields)))
+
+
+def _lies_in(path: str, folders: tuple[str, ...]) -> bool:
+    return any(not folder or path.startswith(f"{folder}/") for folder in folders)

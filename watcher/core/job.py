@@ -106,6 +106,7 @@ TRANSITIONS: Final[Mapping[JobState, Mapping[Cause, JobState]]] = {
         _C.PUBLISHED: _S.DONE,
         _C.PUBLISHED_UNCHANGED: _S.UNCHANGED,
         _C.STAGE_LOST: _S.READY,
+        _C.BYTES_CHANGED: _S.SUPERSEDED,  # its name was taken, and before it had another its source changed
     },
     _S.HELD: {
         _C.MASK_ARRIVED: _S.READY,

@@ -4,6 +4,7 @@ Rules of this file:
 - A flight is one batch in one process. Its reports count only while it is the flight of that incarnation;
   any other report is stale and is dropped by `flight_of`.
 - The hot lane carries one batch at a time; the cold lane `max_parallel` processes, each until it is reaped.
+- A process that outlives its kill is given up: its jobs go on without it, and its reports are stale.
 """
 
 from __future__ import annotations
@@ -41,7 +42,10 @@ class Flight:
     in_progress: str | None = None
     ready: WorkerReady | None = None
     """Cold: the start of its own process."""
-    killed_for: str | None = None
+    started: bool = False
+    """The process has read the batch."""
+    killed_ns: int | None = None
+    given_up: bool = False
     first_hot_open: bool = False
     """Hot: no item of this incarnation was reported before."""
     done: bool = False
@@ -109,7 +113,7 @@ class Lanes:
 
     def cold_is_free(self, now_ns: int) -> bool:
         """Another one-shot may be started."""
-        running = sum(1 for flight in self.flights.values() if flight.path == "cold")
+        running = sum(1 for f in self.flights.values() if f.path == "cold" and not f.given_up)
         return running < self.policy.cold.max_parallel and now_ns >= self.cold_blocked_until_ns
 
     def take_off(
@@ -162,12 +166,8 @@ class Lanes:
 
     def next_deadline_ns(self) -> int | None:
         """The instant of the next deadline of either lane."""
-        stall_ns = round(self.policy.worker.stall_s * _NS_PER_S)
-        start_ns = round(self.policy.worker.start_timeout_s * _NS_PER_S)
         times = [
-            flight.progressed_ns + (stall_ns if flight.ready is not None else start_ns + stall_ns)
-            for flight in self.flights.values()
-            if flight.path == "cold" and flight.killed_for is None
+            at_ns for flight in self.flights.values() if (at_ns := self._flight_due_ns(flight)) is not None
         ]
         if self.supervisor.deadline_ns is not None:
             times.append(self.supervisor.deadline_ns)
@@ -175,13 +175,32 @@ class Lanes:
 
     def overdue_cold(self, now_ns: int) -> list[Flight]:
         """Cold flights whose process makes no progress."""
-        stall_ns = round(self.policy.worker.stall_s * _NS_PER_S)
-        start_ns = round(self.policy.worker.start_timeout_s * _NS_PER_S)
         return [
             flight
             for flight in self.flights.values()
-            if flight.path == "cold"
-            and flight.killed_for is None
-            and now_ns - flight.progressed_ns
-            >= (stall_ns if flight.ready is not None else start_ns + stall_ns)
+            if flight.killed_ns is None and self._is_due(flight, now_ns)
         ]
+
+    def unkillable(self, now_ns: int) -> list[Flight]:
+        """Flights whose process was killed long ago and was not reaped yet."""
+        return [
+            flight
+            for flight in self.flights.values()
+            if flight.killed_ns is not None and self._is_due(flight, now_ns)
+        ]
+
+    def _is_due(self, flight: Flight, now_ns: int) -> bool:
+        due_ns = self._flight_due_ns(flight)
+        return due_ns is not None and now_ns >= due_ns
+
+    def _flight_due_ns(self, flight: Flight) -> int | None:
+        """When something is to be done about a flight; a hot one is the supervisor's until its kill."""
+        if flight.given_up:
+            return None
+        if flight.killed_ns is not None:
+            return flight.killed_ns + round(self.policy.worker.kill_s * _NS_PER_S)
+        if flight.path == "hot":
+            return None
+        worker = self.policy.worker
+        patience_s = worker.stall_s if flight.ready is not None else worker.start_timeout_s + worker.stall_s
+        return flight.progressed_ns + round(patience_s * _NS_PER_S)

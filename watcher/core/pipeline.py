@@ -7,11 +7,14 @@ Rules of this file:
 - After every event, `_settle_accounts` looks at the pictures that were touched and at the lanes that are
   free. No handler dispatches by itself.
 - Reports of flights that are not in the air are stale and change nothing.
+- A job that nobody works on is ready, or held, or waits for bytes or for the job that it copies. Whatever may
+  move it on touches its picture.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from itertools import takewhile
 from typing import TYPE_CHECKING, Final, cast
 
 from watcher.core import commands as c
@@ -21,7 +24,7 @@ from watcher.core.batching import choose_batch, linger_until_ns
 from watcher.core.intake import Intake
 from watcher.core.job import Cause, Identity, Job, JobClock, JobState
 from watcher.core.lanes import Lanes
-from watcher.core.pairing import Recipes, mask_names
+from watcher.core.pairing import Recipes, is_mask_name, mask_names
 from watcher.core.policy import Recipe
 from watcher.core.retry import Verdict, after_loss, unblamed
 from watcher.core.routing import PathReason
@@ -44,6 +47,18 @@ _RESULTS: Final = frozenset({JobState.DONE, JobState.UNCHANGED})
 _UNTOUCHED: Final = frozenset({JobState.WAITING, JobState.READY, JobState.HELD})
 """Active states in which nobody works on the job."""
 _STALE_BYTES: Final = frozenset({"changed", "vanished"})
+_NO_SPACE_NOTICE_S: Final = 60.0
+"""A full disk is told of once in so long a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Served:
+    """What was found when a picture was last seen to need nothing. A repeated look is then no news."""
+
+    identity: Identity
+    hashed_ns: tuple[int, int]
+    """Of picture and mask: they change when the files come again."""
+    has_result: bool
 
 
 class Pipeline:
@@ -65,13 +80,23 @@ class Pipeline:
         self._sealing: dict[str, c.SealResult | None] = {}
         """Jobs whose result is in the outbox's hands, with what it was asked first (None: rescued)."""
         self._blocked: dict[str, str] = {}
-        """Jobs whose result the outbox would not take, with the reason."""
+        """Jobs whose result the outbox would not take, with the reason, until it has taken it."""
+        self._refused: dict[str, None] = {}
+        """Those of them that are to be offered again."""
         self._publish_again_ns: int | None = None
         self._publish_failures = 0
         self._dispatch_blocked_until_ns = 0
+        self._space_failures = 0
+        self._space_told_ns: int | None = None
+        self._linger_until_ns: int | None = None
         self._draining: str | None = None
         self._drain_deadline_ns: int | None = None
         self._drain_killed = False
+        self._drain_given_up = False
+        self._retries: dict[str, Job] = {}
+        """Jobs that a person wants again, by path, until it is known what lies there."""
+        self._engine_faults: dict[str, int] = {}
+        self._served: dict[str, _Served] = {}
         self._incomplete_until_ns: dict[str, int] = {}
         self._finished: dict[str, int] = {}
         self._last_finished: JsonObject | None = None
@@ -96,21 +121,18 @@ class Pipeline:
             self._intake.next_due_ns(),
             self._lanes.next_deadline_ns(),
             self._publish_again_ns,
-            self._drain_deadline_ns if not self._drain_killed else None,
+            self._drain_due_ns(),
             self._dispatch_due_ns(),
         ]
-        times += self._incomplete_until_ns.values()
+        if self._intake.listed:
+            times += self._incomplete_until_ns.values()
         return min((at_ns for at_ns in times if at_ns is not None), default=None)
 
     @property
     def is_drained(self) -> bool:
         """A drain was asked for, and nothing runs any more."""
-        return (
-            self._draining is not None
-            and not self._lanes.flights
-            and not self._sealing
-            and self._lanes.supervisor.state not in ALIVE
-        )
+        at_rest = not self._lanes.flights and not self._sealing and self._lanes.supervisor.state not in ALIVE
+        return self._draining is not None and (at_rest or self._drain_given_up)
 
     @property
     def is_idle(self) -> bool:
@@ -120,8 +142,13 @@ class Pipeline:
             and not self._questions
             and not self._lanes.flights
             and not self._sealing
-            and not self._jobs.has_ready
+            and not any(self._intake.facts(job.source) is not None for job in self._jobs.ready())
         )
+
+    @property
+    def is_watching(self) -> bool:
+        """The inbox is there and was listed: what is in it is known."""
+        return self._intake.lost is None and self._intake.listed
 
     @property
     def open_jobs(self) -> int:
@@ -173,10 +200,12 @@ class Pipeline:
             case e.FileObserved():
                 self._intake.observed(event, now)
             case e.FileVanished():
-                self._intake.vanished(event)
+                self._intake.vanished(event, now)
             case e.InboxListed():
                 self._intake.listed_now(event, now)
                 self._drop_absent_jobs(now)
+                for path in self._retries:
+                    self._intake.touch(path)
             case e.RescanWanted():
                 self._intake.rescan_wanted(event)
             case e.InboxLost():
@@ -261,11 +290,12 @@ class Pipeline:
 
     def _drop_absent_jobs(self, now: e.Instant) -> None:
         """A listing lacks their pictures: jobs that nobody works on are gone."""
-        if self._intake.lost is not None:
-            return
         for job in self._jobs:
-            if job.state in _UNTOUCHED and not self._intake.is_present(job.source):
+            if self._is_untouched(job) and self._intake.is_gone(job.source):
                 self._end(job, Cause.SOURCE_VANISHED, now, reason="its picture left the inbox")
+
+    def _is_untouched(self, job: Job) -> bool:
+        return job.state in _UNTOUCHED and job.id not in self._sealing
 
     def _drain_requested(self, event: e.DrainRequested, now: e.Instant) -> None:
         if self._draining is not None:
@@ -273,31 +303,68 @@ class Pipeline:
         self._draining = event.reason
         self._drain_deadline_ns = now.mono_ns + round(self._policy.worker.drain_s * _NS_PER_S)
         self._log("info", "service.stopping", reason=event.reason)
+        for job_id in self._refused:  # the outbox is blocked: the next start finishes them
+            self._sealing.pop(job_id, None)
+        self._refused.clear()
+        self._publish_again_ns = None
         self._do(self._lanes.supervisor.drain(now.mono_ns))
 
     def _fire_deadlines(self, now: e.Instant) -> None:
         supervisor = self._lanes.supervisor
         if supervisor.deadline_ns is not None and now.mono_ns >= supervisor.deadline_ns:
             self._do(supervisor.deadline_passed(now.mono_ns))
+        hot = self._lanes.flights.get(supervisor.incarnation)
+        if hot is not None and hot.killed_ns is None and supervisor.state is WorkerState.KILLING:
+            hot.killed_ns = now.mono_ns
         for flight in self._lanes.overdue_cold(now.mono_ns):
-            self._kill_cold(flight, "no progress")
+            self._kill_cold(flight, "no progress", now)
+        for flight in self._lanes.unkillable(now.mono_ns):
+            self._give_up(flight, now)
         if self._publish_again_ns is not None and now.mono_ns >= self._publish_again_ns:
             self._publish_again()
         self._give_up_incomplete(now)
-        if self._drain_deadline_ns is not None and now.mono_ns >= self._drain_deadline_ns:
+        drain_due_ns = self._drain_due_ns()
+        if drain_due_ns is not None and now.mono_ns >= drain_due_ns:
             self._end_drain(now)
 
+    def _drain_due_ns(self) -> int | None:
+        if self._drain_deadline_ns is None or self._drain_given_up:
+            return None
+        kill_ns = round(self._policy.worker.kill_s * _NS_PER_S)
+        return self._drain_deadline_ns + (kill_ns if self._drain_killed else 0)
+
     def _end_drain(self, now: e.Instant) -> None:
+        """The time for finishing is over: kill; the time for dying too: nobody is waited for any more."""
         if self._drain_killed:
+            self._drain_given_up = True
             return
         self._drain_killed = True
         for flight in self._lanes.flights.values():
-            if flight.path == "cold":
-                self._kill_cold(flight, "the service stops")
-        self._do(self._lanes.supervisor.kill("the service stops", now.mono_ns))
+            if flight.path == "cold" and flight.killed_ns is None:
+                self._kill_cold(flight, "the service stops", now)
+        if self._lanes.supervisor.state is not WorkerState.KILLING:
+            self._do(self._lanes.supervisor.kill("the service stops", now.mono_ns))
 
-    def _kill_cold(self, flight: Flight, reason: str) -> None:
-        flight.killed_for = reason
+    def _give_up(self, flight: Flight, now: e.Instant) -> None:
+        """It does not die. Its jobs go on under other stage names; what it may still say is stale."""
+        flight.given_up = True
+        self._log(
+            "error",
+            "worker.killed",
+            incarnation=flight.incarnation,
+            reason="it does not end; its pictures are served without it",
+            again=True,
+        )
+        if self._draining is not None:
+            return  # the next start finishes them
+        unreported = self._jobs_of(flight)
+        flight.jobs.clear()
+        alone = flight.size == 1
+        for verdict in after_loss(unreported, flight.in_progress, alone=alone, policy=self._policy.retry):
+            self._carry_out(verdict, "it stood still, and could not be killed", now)
+
+    def _kill_cold(self, flight: Flight, reason: str, now: e.Instant) -> None:
+        flight.killed_ns = now.mono_ns
         self._log("warning", "worker.killed", incarnation=flight.incarnation, reason=reason, again=False)
         self._out.append(c.KillWorker(flight.incarnation, reason))
 
@@ -305,25 +372,54 @@ class Pipeline:
 
     def _resolve(self, path: str, now: e.Instant) -> None:
         """Something about this picture changed: does it need a job, another job, or none?"""
-        job = self._jobs.at(path)
-        if not self._intake.is_present(path):
-            if job is not None and job.state in _UNTOUCHED and self._intake.lost is None:
-                self._end(job, Cause.SOURCE_VANISHED, now, reason="its picture left the inbox")
-            return
         facts = self._intake.facts(path)
-        if facts is None:
+        if path in self._retries and (facts is not None or self._intake.is_gone(path)):
+            self._retry(self._retries.pop(path), now)
+        job = self._jobs.at(path)
+        if job is not None and not self._is_untouched(job):
+            return  # its end is followed by another look
+        if not self._intake.is_present(path):
+            self._picture_left(path, job, now)
+        elif not self._intake.serves(path):
+            if job is not None:
+                self._end(job, Cause.BYTES_CHANGED, now, reason="it is a mask now, or no recipe takes it")
+        elif facts is not None:
+            self._resolve_complete(facts, job, now)
+
+    def _picture_left(self, path: str, job: Job | None, now: e.Instant) -> None:
+        if not self._intake.is_gone(path):
             return
+        if job is not None:
+            self._end(job, Cause.SOURCE_VANISHED, now, reason="its picture left the inbox")
+        elif not is_mask_name(path):
+            self._out.append(c.RemoveNote(path))
+        self._served.pop(path, None)
+
+    def _resolve_complete(self, facts: PictureFacts, job: Job | None, now: e.Instant) -> None:
         identity = _identity(facts)
         if job is None:
-            self._ask_journal(path, identity)
-        elif job.state not in _UNTOUCHED or job.id in self._sealing:
-            return  # its end is followed by another look
+            if not self._is_served(facts, identity):
+                self._ask_journal(facts.path, identity)
         elif job.identity.picture_sha256 != identity.picture_sha256:
             self._end(job, Cause.BYTES_CHANGED, now, reason="the picture was changed before it was served")
         elif job.identity != identity:
-            self._ask_journal(path, identity)
+            self._ask_journal(facts.path, identity)
         else:
             self._confirm(job, facts, now)
+
+    def _is_served(self, facts: PictureFacts, identity: Identity) -> bool:
+        """This very arrival was answered; or it was served with a mask, and only its mask has gone since."""
+        last = self._served.get(facts.path)
+        if last is None:
+            return False
+        if last.identity == identity:
+            return last.hashed_ns == _hashed_ns(facts)
+        return last.has_result and _differs_by_lack_of_mask(identity, last.identity)
+
+    def _note_served(self, job: Job, facts: PictureFacts | None) -> None:
+        hashed_ns = _hashed_ns(facts) if facts is not None else (0, 0)
+        path = facts.path if facts is not None else job.source
+        self._served[path] = _Served(job.identity, hashed_ns, job.state in _RESULTS)
 
     def _confirm(self, job: Job, facts: PictureFacts, now: e.Instant) -> None:
         """The job is what the inbox holds; after a restart its clock starts here."""
@@ -335,7 +431,13 @@ class Pipeline:
         if job.duplicate_of is not None:
             if self._jobs.get(job.duplicate_of) is None:  # a restart lies between the two
                 self._ask_journal(job.source, job.identity)
-        elif moved_on or job.id not in self._incomplete_until_ns:
+            return
+        if not moved_on and job.id in self._incomplete_until_ns:
+            return
+        primary = self._jobs.primary(job.identity)
+        if primary is not None and primary.id != job.id:
+            self._save(replace(job, duplicate_of=primary.id))
+        else:
             self._make_ready(job, facts, now)
 
     def _ask_journal(self, path: str, identity: Identity) -> None:
@@ -348,11 +450,21 @@ class Pipeline:
         if facts is None or event.identity != _identity(facts):
             return  # it changed again meanwhile, and will be resolved again
         current = self._jobs.at(event.path)
-        if current is not None and (current.state not in _UNTOUCHED or current.id in self._sealing):
+        if current is not None and not self._is_open_question(current, event.identity):
             return
-        answered = [job for job in event.jobs if job.state in _ANSWERED]
+        answered = [job for job in event.jobs if job.identity == event.identity and job.state in _ANSWERED]
+        masked = [
+            job
+            for job in event.jobs
+            if job.source == event.path
+            and job.state in _RESULTS
+            and _differs_by_lack_of_mask(event.identity, job.identity)
+        ]
         if answered:
             self._answered_before(facts, answered, current, now)
+            return
+        if masked:  # it was served while its mask was there
+            self._needs_nothing(facts, masked[-1], current, now)
             return
         primary = self._jobs.primary(event.identity)
         if primary is not None and primary.source != event.path:
@@ -362,33 +474,62 @@ class Pipeline:
         else:
             self._make_ready(self._new_job(facts), facts, now)
 
+    def _is_open_question(self, current: Job, identity: Identity) -> bool:
+        """The answer is not too late: the job was not made for this identity, nor begun, meanwhile."""
+        if not self._is_untouched(current):
+            return False
+        if current.identity != identity:
+            return True
+        return current.duplicate_of is not None and self._jobs.get(current.duplicate_of) is None
+
     def _answered_before(
         self, facts: PictureFacts, answered: list[Job], current: Job | None, now: e.Instant
     ) -> None:
         """These bytes, mask and recipe have been served: never twice."""
         here = [job for job in answered if job.source == facts.path]
+        if here:
+            self._needs_nothing(facts, here[-1], current, now)
+            self._tell_done_before(here[-1], facts)
+            return
         results = [job for job in answered if job.state in _RESULTS]
-        if here or not results:
-            self._nothing_to_do((here or answered)[-1], facts)
-            if current is not None:
-                self._end(current, Cause.BYTES_CHANGED, now, reason=f"served before as job {answered[-1].id}")
-            return
-        primary = results[0]
-        if self._intake.holds(primary.source, facts.picture_sha256):
-            self._copy(primary, self._duplicate_job(primary, facts, current, now), now)
-            return
-        self._log("info", "job.renamed", job=primary.id, source=primary.source, now=facts.path)
-        self._out.append(c.SaveJob(replace(primary, source=facts.path)))
-        if current is not None:
-            self._end(current, Cause.BYTES_CHANGED, now, reason=f"served before as job {primary.id}")
+        moved = [
+            job for job in results or answered if not self._intake.may_hold(job.source, facts.picture_sha256)
+        ]
+        if moved:
+            self._rename(facts, [job for job in answered if job.source == moved[0].source], current, now)
+        elif results:
+            self._copy(results[-1], self._duplicate_job(results[-1], facts, current, now), now)
+        else:
+            self._end_like(answered[-1], self._duplicate_job(answered[-1], facts, current, now), now)
 
-    def _nothing_to_do(self, job: Job, facts: PictureFacts) -> None:
+    def _needs_nothing(self, facts: PictureFacts, answer: Job, current: Job | None, now: e.Instant) -> None:
+        self._note_served(answer, facts)
+        if current is not None:
+            self._end(current, Cause.BYTES_CHANGED, now, reason=f"served before as job {answer.id}")
+
+    def _rename(self, facts: PictureFacts, jobs: list[Job], current: Job | None, now: e.Instant) -> None:
+        """The picture that these jobs served is at another path now: they go with it."""
+        answer = jobs[-1]
+        self._needs_nothing(facts, answer, current, now)
+        self._log(
+            "info",
+            "job.renamed",
+            job=answer.id,
+            source=answer.source,
+            now=facts.path,
+            outcome=answer.state.value,
+            output=answer.output,
+            remedy=_retry_remedy(answer),
+        )
+        for job in jobs:
+            self._out.append(c.SaveJob(replace(job, source=facts.path)))
+        if answer.state not in _RESULTS:
+            self._out.append(c.RemoveNote(answer.source))
+            self._write_failed_note(replace(answer, source=facts.path))
+
+    def _tell_done_before(self, job: Job, facts: PictureFacts) -> None:
         if facts.last.restored:
             return  # a restart is no news
-        if job.state in _RESULTS:
-            remedy = f"to do it again: watcher retry {job.id}"
-        else:
-            remedy = f"change the file, or: watcher retry {job.id}"
         self._log(
             "info",
             "job.already_done",
@@ -396,8 +537,14 @@ class Pipeline:
             source=facts.path,
             outcome=job.state.value,
             output=job.output,
-            remedy=remedy,
+            remedy=_retry_remedy(job),
         )
+        if job.state not in _RESULTS:  # its note went with the picture
+            self._write_failed_note(job)
+
+    def _write_failed_note(self, job: Job) -> None:
+        remedy = job.record.get("remedy") if job.record is not None else None
+        self._out.append(c.WriteNote("failed", job.source, _failed_note(job, remedy)))
 
     def _wait_for(self, primary: Job, facts: PictureFacts, current: Job | None, now: e.Instant) -> None:
         """The same work is under way for another path: this one gets a copy."""
@@ -417,8 +564,11 @@ class Pipeline:
 
     def _rekey(self, job: Job, identity: Identity, facts: PictureFacts, now: e.Instant) -> None:
         """The mask of an untouched job came, went or changed."""
+        for duplicate in self._jobs.duplicates(job.id):  # it is not the same work any more
+            self._stand_alone(duplicate)
         rekeyed = _with_files(replace(job, identity=identity), facts)
         if job.state is JobState.HELD:
+            self._out.append(c.RemoveNote(job.source))
             self._change(replace(rekeyed, clock=_clock(facts, now)), Cause.MASK_ARRIVED)
         elif job.state is JobState.WAITING:
             self._make_ready(replace(rekeyed, duplicate_of=None), facts, now)
@@ -447,7 +597,13 @@ class Pipeline:
         for job_id in event.unknown:
             self._log("warning", "retry.unknown", job=job_id, remedy="watcher jobs lists the ids")
         for job in event.jobs:
-            self._retry(job, now)
+            if not self._intake.listed or self._is_incomplete(job.source):
+                self._retries[job.source] = job
+            else:
+                self._retry(job, now)
+
+    def _is_incomplete(self, path: str) -> bool:
+        return self._intake.is_present(path) and self._intake.facts(path) is None
 
     def _retry(self, job: Job, now: e.Instant) -> None:
         facts = self._intake.facts(job.source)
@@ -458,7 +614,11 @@ class Pipeline:
             self._log("warning", "retry.refused", job=job.id, source=job.source, reason=reason)
         else:
             self._log("info", "retry.accepted", job=job.id, source=job.source)
-            self._make_ready(replace(self._new_job(facts), retry_of=job.id), facts, now)
+            alone = job.state is JobState.QUARANTINED
+            again = replace(self._new_job(facts), retry_of=job.id, suspect=alone, created_s=now.wall_s)
+            # Its time starts with the wish: how long the file has been there is no wait of this job.
+            clock = JobClock(now.mono_ns, now.mono_ns, now.mono_ns, ready_ns=now.mono_ns)
+            self._change(replace(again, clock=clock), Cause.ARRIVED)
 
     # --- jobs -> lanes -------------------------------------------------------------------------------------
 
@@ -472,6 +632,7 @@ class Pipeline:
             return  # one process for all of it: its start is paid once
         if self._policy.worker.lazy and not self._policy.once:
             self._do(self._lanes.supervisor.want(now.mono_ns))
+        self._linger_until_ns = None
         if self._lanes.hot_is_free:
             self._dispatch_hot(now)
         while self._lanes.cold_is_free(now.mono_ns) and self._dispatch_cold(now):
@@ -480,10 +641,14 @@ class Pipeline:
     def _dispatch_hot(self, now: e.Instant) -> None:
         waiting = (job for job in self._jobs.ready() if self._may_go(job, now) == "hot")
         batch = choose_batch(waiting, self._policy.batching)
-        if not batch or now.mono_ns < linger_until_ns(batch, self._policy.batching):
+        if not batch:
+            return
+        until_ns = linger_until_ns(batch, self._policy.batching)
+        if now.mono_ns < until_ns:
+            self._linger_until_ns = until_ns
             return
         if any(job.suspect for job in batch):  # only without a cold path: a suspect goes alone
-            batch = batch[:1]
+            batch = tuple(takewhile(lambda job: not job.suspect, batch)) or batch[:1]
         incarnation = self._lanes.supervisor.incarnation
         flight = self._lanes.take_off(incarnation, "hot", PathReason.READY, batch, now.mono_ns)
         items = self._board(batch, now)
@@ -506,14 +671,17 @@ class Pipeline:
         return True
 
     def _first_cold(self, now: e.Instant) -> Job | None:
-        """A suspect, else the job that has waited longest: if it does not go cold, no younger one does."""
+        """A suspect, else the one that has waited longest: if it does not go cold, no younger one does."""
         for job in self._jobs.suspects():
             if self._may_go(job, now) == "cold":
                 return job
         for job in self._jobs.ready():
             if job.suspect or not self._is_complete(job):
                 continue
-            return job if self._may_go(job, now) == "cold" else None
+            if self._may_go(job, now) == "cold":
+                return job
+            if job.clock is not None and not job.clock.dispatched_ns:
+                return None  # those that were dispatched before stand first, whatever they waited since
         return None
 
     def _cold_batch(self, reason: PathReason, now: e.Instant) -> tuple[Job, ...]:
@@ -575,17 +743,17 @@ class Pipeline:
         if not self._jobs.has_ready or self._draining is not None:
             return None
         limits = [
-            limit_ns
-            for limit_ns in (self._dispatch_blocked_until_ns, self._lanes.cold_blocked_until_ns)
-            if limit_ns
+            self._dispatch_blocked_until_ns,
+            self._lanes.cold_blocked_until_ns,
+            self._linger_until_ns or 0,
         ]
-        first = next((job for job in self._jobs.ready() if job.clock is not None), None)
-        if first is not None and first.clock is not None:
-            ready_ns = first.clock.ready_ns
-            if self._lanes.supervisor.state in {WorkerState.STARTING, WorkerState.DRAINING}:
-                limits.append(ready_ns + round(self._lanes.cold_estimate_s * _NS_PER_S) + 1)
-            if self._lanes.hot_is_free and self._policy.batching.linger_s > 0:
-                limits.append(linger_until_ns((first,), self._policy.batching))
+        waits_for_start = self._lanes.supervisor.state in {WorkerState.STARTING, WorkerState.DRAINING}
+        if waits_for_start and self._lanes.cold_is_free(self._now_ns):
+            patience_ns = round(self._lanes.cold_estimate_s * _NS_PER_S) + 1
+            late_ns = (
+                job.clock.ready_ns + patience_ns for job in self._jobs.ready() if job.clock is not None
+            )
+            limits.append(next((at_ns for at_ns in late_ns if at_ns > self._now_ns), 0))
         # Limits that have passed were acted on; only the future wakes.
         return min((limit_ns for limit_ns in limits if limit_ns > self._now_ns), default=None)
 
@@ -611,6 +779,7 @@ class Pipeline:
         if flight is None:
             return
         self._note_progress(flight, now)
+        flight.started = True
         if isinstance(event, e.ItemStarted):
             flight.in_progress = event.job
 
@@ -648,6 +817,7 @@ class Pipeline:
             suspect=False,
             solo_faults=0,
         )
+        self._space_failures = 0
         self._jobs.put(job)
         self._seal(job)
 
@@ -669,9 +839,10 @@ class Pipeline:
         landed = self._landed(event, now)
         if landed is None:
             return
-        job = replace(landed[0], attempts=max(0, landed[0].attempts - 1), stage_name=None)
-        held = self._change(job, Cause.FOUND_UNMARKED)
+        job = replace(landed[0], attempts=max(0, landed[0].attempts - 1), stage_name=None, suspect=False)
+        held = self._change(replace(job, solo_faults=0), Cause.FOUND_UNMARKED)
         self._log("info", "job.held", job=held.id, source=held.source)
+        self._out.append(c.RemoveNote(held.source))  # an earlier failure's
         self._out.append(c.WriteNote("held", held.source, self._held_note(held)))
         self._release_duplicates(held, now)
         self._look_again(held)
@@ -692,12 +863,18 @@ class Pipeline:
         self._look_again(waiting)
 
     def _give_up_incomplete(self, now: e.Instant) -> None:
+        if not self._intake.listed:
+            return  # while the inbox is away nothing grows
         for job_id, at_ns in tuple(self._incomplete_until_ns.items()):
             if now.mono_ns < at_ns:
                 continue
             del self._incomplete_until_ns[job_id]
             job = self._jobs.get(job_id)
-            if job is not None and job.state is JobState.WAITING:
+            if job is None or job.state is not JobState.WAITING:
+                continue
+            if (
+                self._intake.facts(job.source) is not None
+            ):  # else it grows: it is looked at when it is complete
                 self._fail(
                     job,
                     f"the file has no end, and did not grow for {self._policy.arrivals.young_s:g} s",
@@ -711,9 +888,8 @@ class Pipeline:
             return
         job, flight = landed
         if event.code == "no_space":
-            self._block_dispatch(job, event.reason, now)
-        elif event.code == "engine" and job.attempts < self._policy.retry.engine_attempts:
-            self._log("warning", "job.engine_failed", job=job.id, source=job.source, reason=event.reason)
+            self._no_space(job, event.reason, now)
+        elif event.code == "engine" and self._is_worth_another_try(job, event.reason):
             self._release(replace(job, suspect=True), now)
         elif event.code in _STALE_BYTES:
             self._bytes_moved(job, event.code, now)
@@ -721,11 +897,35 @@ class Pipeline:
             drafted = self._draft(job, flight, event.origin, event.report)
             self._fail(replace(job, record=drafted), event.reason, event.remedy, now)
 
-    def _block_dispatch(self, job: Job, reason: str, now: e.Instant) -> None:
+    def _is_worth_another_try(self, job: Job, reason: str) -> bool:
+        """Count an engine error; a restart of the service forgets the count."""
+        faults = self._engine_faults.get(job.id, 0) + 1
+        self._engine_faults[job.id] = faults
+        if faults >= self._policy.retry.engine_attempts:
+            return False
+        self._log("warning", "job.engine_failed", job=job.id, source=job.source, reason=reason)
+        return True
+
+    def _no_space(self, job: Job, reason: str, now: e.Instant) -> None:
         """Staging is full: wait for space; that was not an attempt."""
-        self._dispatch_blocked_until_ns = now.mono_ns + round(self._policy.retry.publish_retry_s * _NS_PER_S)
-        self._log("warning", "publish.blocked", job=job.id, reason=reason)
+        told_ns = self._space_told_ns
+        if told_ns is None or now.mono_ns - told_ns >= round(_NO_SPACE_NOTICE_S * _NS_PER_S):
+            self._space_told_ns = now.mono_ns
+            self._log("warning", "publish.blocked", job=job.id, reason=reason)
+        self._pause_dispatch(now)
         self._release(replace(job, attempts=max(0, job.attempts - 1)), now)
+
+    def _pause_dispatch(self, now: e.Instant) -> None:
+        """Staging refuses or loses results: give it time, ever more while it goes on."""
+        if now.mono_ns < self._dispatch_blocked_until_ns:
+            return
+        self._dispatch_blocked_until_ns = now.mono_ns + self._publish_patience_ns(self._space_failures)
+        self._space_failures += 1
+
+    def _publish_patience_ns(self, failures: int) -> int:
+        policy = self._policy.retry
+        wait_s: float = min(policy.publish_retry_max_s, policy.publish_retry_s * 2 ** min(failures, 30))
+        return round(wait_s * _NS_PER_S)
 
     def _bytes_moved(self, job: Job, code: str, now: e.Instant) -> None:
         """What the worker found is not what was settled."""
@@ -734,8 +934,14 @@ class Pipeline:
         elif code == "vanished" and not self._intake.is_present(job.source):
             self._end(job, Cause.SOURCE_VANISHED, now, reason="it vanished before it was read")
         else:
-            self._out.append(c.ObserveFile(job.source))
+            self._doubt_files(job, now)
             self._end(job, Cause.BYTES_CHANGED, now, reason="it was changed before it was read")
+
+    def _doubt_files(self, job: Job, now: e.Instant) -> None:
+        """Nothing is made of these files again before they were looked at and hashed again."""
+        self._intake.doubt(job.source, now)
+        if job.mask is not None:
+            self._intake.doubt(job.mask, now)
 
     def _batch_done(self, event: e.BatchDone, now: e.Instant) -> None:
         flight = self._lanes.flight_of(event.origin, event.batch)
@@ -743,9 +949,16 @@ class Pipeline:
             return
         self._note_progress(flight, now)
         flight.in_progress = None
-        for verdict in unblamed(self._jobs_of(flight)):  # a worker that forgets an item: serve it again
-            self._release(verdict.job, now)
+        forgotten = self._jobs_of(flight)
         flight.jobs.clear()
+        for job in forgotten:
+            reason = "the worker did not report on it"
+            if self._is_worth_another_try(job, reason):
+                self._release(replace(job, suspect=True), now)
+            else:
+                self._fail(
+                    job, reason, f"that is a fault of watcher; to try it again: watcher retry {job.id}", now
+                )
         flight.done = True
         if flight.path == "hot":
             del self._lanes.flights[flight.incarnation]
@@ -755,13 +968,14 @@ class Pipeline:
         flight = self._lanes.flights.pop(event.origin.incarnation, None)
         supervisor = self._lanes.supervisor
         current = event.origin.path == "hot" and supervisor.is_current(event.origin.incarnation)
-        wanted = supervisor.state is WorkerState.DRAINING or self._draining is not None
+        recycled = current and supervisor.state is WorkerState.DRAINING
+        wanted = recycled or self._draining is not None
         self._tell_exit(event, flight, expected=wanted)
         if current:
             self._lanes.worker_ready = None
             self._do(supervisor.exited(event.exit_code, now.mono_ns))
         if flight is not None and flight.jobs:
-            self._flight_lost(flight, event, now, wanted=wanted and flight.path == "hot")
+            self._flight_lost(flight, event, now, wanted=wanted)
 
     def _tell_exit(self, event: e.WorkerExited, flight: Flight | None, *, expected: bool) -> None:
         calm = expected or (event.exit_code == 0 and (flight is None or not flight.jobs))
@@ -780,29 +994,30 @@ class Pipeline:
 
     def _flight_lost(self, flight: Flight, event: e.WorkerExited, now: e.Instant, *, wanted: bool) -> None:
         unreported = self._jobs_of(flight)
-        if self._draining is not None or wanted:
+        if wanted:
             verdicts = unblamed(unreported)
-        elif flight.path == "cold" and flight.ready is None:
+        elif not flight.started:
             verdicts = unblamed(unreported)
-            for_good = event.exit_code == EXIT_CONFIGURATION
-            wait_s = self._lanes.cold_start_failed(now.mono_ns, for_good=for_good)
-            self._log("error", "worker.cold_start_failed", story=event.story, next_try_in_s=wait_s)
+            if flight.path == "cold":
+                for_good = event.exit_code == EXIT_CONFIGURATION
+                wait_s = self._lanes.cold_start_failed(now.mono_ns, for_good=for_good)
+                self._log("error", "worker.cold_start_failed", story=event.story, next_try_in_s=wait_s)
         else:
             alone = flight.size == 1
             verdicts = after_loss(unreported, flight.in_progress, alone=alone, policy=self._policy.retry)
         for verdict in verdicts:
-            self._carry_out(verdict, event, now)
+            self._carry_out(verdict, event.story, now)
 
-    def _carry_out(self, verdict: Verdict, event: e.WorkerExited, now: e.Instant) -> None:
+    def _carry_out(self, verdict: Verdict, story: str, now: e.Instant) -> None:
         job = verdict.job
         if verdict.action == "release":
             self._release(job, now)
             return
         self._end(
-            job,
+            _lost_so_far(job, now),
             Cause.POISONED,
             now,
-            reason=f"it ended its process {job.solo_faults} times; the last time: {event.story}",
+            reason=f"it ended its process {job.solo_faults} times; the last time: {story}",
             remedy=f"look at the picture; to try it again all the same: watcher retry {job.id}",
         )
 
@@ -810,11 +1025,8 @@ class Pipeline:
         """Back to the queue; the lost time is told apart from waiting."""
         if job.stage_name is not None:
             self._out.append(c.DiscardStage(job.stage_name))
-        clock = job.clock
-        if clock is not None:
-            lost_ns = clock.lost_ns + now.mono_ns - clock.dispatched_ns
-            clock = replace(clock, lost_ns=lost_ns, ready_ns=now.mono_ns)
-        self._look_again(self._change(replace(job, stage_name=None, clock=clock), Cause.RELEASED))
+        released = replace(_lost_so_far(job, now), stage_name=None, record=None, sha256_out=None)
+        self._look_again(self._change(released, Cause.RELEASED))
 
     def _jobs_of(self, flight: Flight) -> list[Job]:
         return [job for job_id in flight.jobs if (job := self._jobs.get(job_id)) is not None]
@@ -851,7 +1063,6 @@ class Pipeline:
         job = self._jobs.get(event.job)
         if job is None or event.job not in self._sealing:
             return  # it ended meanwhile, and its stage was discarded then
-        self._unblocked(job)
         sealed = replace(job, output=event.output, sha256_out=event.sha256_out)
         if job.state is not JobState.PUBLISHING:
             cause = Cause.COPIED if job.state is JobState.WAITING else Cause.STAGED
@@ -863,8 +1074,8 @@ class Pipeline:
     def _source_changed(self, event: e.SourceChanged, now: e.Instant) -> None:
         job = self._leave_outbox(event.job)
         if job is not None:
-            self._out.append(c.ObserveFile(job.source))
-            self._end(job, Cause.BYTES_CHANGED, now, reason=f"{event.what} while it was served")
+            self._doubt_files(job, now)
+            self._end(job, Cause.BYTES_CHANGED, now, reason=event.what)
 
     def _stage_lost(self, event: e.StageLost, now: e.Instant) -> None:
         job = self._leave_outbox(event.job)
@@ -873,8 +1084,9 @@ class Pipeline:
         self._log("warning", "publish.stage_lost", job=job.id, source=job.source, reason=event.reason)
         again = replace(job, stage_name=None, output=None, sha256_out=None, record=None, duplicate_of=None)
         if job.state is JobState.PUBLISHING:
-            self._look_again(self._change(again, Cause.STAGE_LOST))
+            self._look_again(self._change(_lost_so_far(again, now), Cause.STAGE_LOST))
         elif job.state is JobState.RUNNING:
+            self._pause_dispatch(now)
             self._release(again, now)
         else:  # there is nothing to copy: it is served itself
             self._save(again)
@@ -882,63 +1094,60 @@ class Pipeline:
 
     def _name_taken(self, event: e.NameTaken) -> None:
         job = self._jobs.get(event.job)
-        if job is not None:
+        if job is not None and job.state is JobState.PUBLISHING and job.id in self._sealing:
             self._seal(job)
 
     def _result_published(self, event: e.ResultPublished, now: e.Instant) -> None:
+        was_blocked = bool(self._blocked)
         job = self._leave_outbox(event.job)
         if job is None:
             return
-        self._unblocked(job)
+        if was_blocked and not self._blocked:
+            self._log("info", "publish.resumed", job=job.id)
         unchanged = bool(job.record and job.record.get("unchanged"))
         cause = Cause.PUBLISHED_UNCHANGED if unchanged else Cause.PUBLISHED
         self._end(replace(job, output=event.output), cause, now, ended_ns=event.published_ns)
 
     def _publish_blocked(self, event: e.PublishBlocked, now: e.Instant) -> None:
         job = self._jobs.get(event.job)
-        if job is None:
-            self._sealing.pop(event.job, None)
+        if job is None or job.id not in self._sealing:
             return
         if not self._blocked:
             self._log("error", "publish.blocked", job=job.id, source=job.source, reason=event.reason)
         self._blocked[job.id] = event.reason
-        policy = self._policy.retry
-        wait_s = min(
-            policy.publish_retry_max_s, policy.publish_retry_s * 2 ** min(self._publish_failures, 30)
-        )
-        if self._publish_again_ns is None:
-            self._publish_failures += 1
-            self._publish_again_ns = now.mono_ns + round(wait_s * _NS_PER_S)
-        self._dispatch_blocked_until_ns = self._publish_again_ns
         if self._draining is not None:
             # It stays as the journal has it: the next start finishes it.
             self._sealing.pop(job.id, None)
+            return
+        self._refused[job.id] = None
+        if self._publish_again_ns is None:
+            self._publish_again_ns = now.mono_ns + self._publish_patience_ns(self._publish_failures)
+            self._publish_failures += 1
+        self._dispatch_blocked_until_ns = self._publish_again_ns
 
     def _publish_again(self) -> None:
         self._publish_again_ns = None
-        for job_id in tuple(self._blocked):
+        refused = tuple(self._refused)
+        self._refused.clear()
+        for job_id in refused:
             job = self._jobs.get(job_id)
+            asked = self._sealing.get(job_id)
             if job is None:
-                del self._blocked[job_id]
-            elif job.state is JobState.PUBLISHING:
+                continue
+            if job.state is JobState.PUBLISHING:
                 self._out.append(c.PublishResult(job, rescue=True))
-            elif (asked := self._sealing.get(job_id)) is not None:
+            elif asked is not None:
                 self._out.append(replace(asked, job=job))
-            else:
-                self._seal(job)
-
-    def _unblocked(self, job: Job) -> None:
-        if self._blocked.pop(job.id, None) is not None and not self._blocked:
-            self._publish_failures = 0
-            self._dispatch_blocked_until_ns = 0
-            self._log("info", "publish.resumed", job=job.id)
 
     def _leave_outbox(self, job_id: str) -> Job | None:
+        """The outbox has done with this job, one way or the other."""
         self._sealing.pop(job_id, None)
-        job = self._jobs.get(job_id)
-        if job is None:
-            self._blocked.pop(job_id, None)
-        return job
+        self._refused.pop(job_id, None)
+        if self._blocked.pop(job_id, None) is not None and not self._blocked:
+            self._publish_failures = 0
+            self._publish_again_ns = None
+            self._dispatch_blocked_until_ns = 0
+        return self._jobs.get(job_id)
 
     # --- the two ways in which a job changes ---------------------------------------------------------------
 
@@ -971,10 +1180,10 @@ class Pipeline:
         if remedy is not None:
             made = {**made, "remedy": remedy}
         ended = replace(ended, record=made)
+        self._leave_outbox(job.id)
         self._jobs.remove(job.id)
-        self._sealing.pop(job.id, None)
-        self._blocked.pop(job.id, None)
         self._incomplete_until_ns.pop(job.id, None)
+        self._engine_faults.pop(job.id, None)
         self._out.append(c.FinishJob(ended))
         self._finished[ended.state.value] = self._finished.get(ended.state.value, 0) + 1
         self._last_finished = made
@@ -1008,47 +1217,57 @@ class Pipeline:
         )
 
     def _after_end(self, job: Job, remedy: str | None, now: e.Instant) -> None:
+        if job.state not in _RESULTS and job.stage_name is not None:
+            self._out.append(c.DiscardStage(job.stage_name))
         if job.state in {JobState.FAILED, JobState.QUARANTINED}:
-            if job.stage_name is not None:
-                self._out.append(c.DiscardStage(job.stage_name))
             self._out.append(c.WriteNote("failed", job.source, _failed_note(job, remedy)))
         else:
             self._out.append(c.RemoveNote(job.source))
-        if job.state in {JobState.SUPERSEDED, JobState.GONE} and job.stage_name is not None:
-            self._out.append(c.DiscardStage(job.stage_name))
+        job = self._release_duplicates(job, now)
         if job.state in _RESULTS and self._policy.after != "keep":
             self._out.append(c.ApplyAfter(job))
-        self._release_duplicates(job, now)
         self._look_again(job)
 
-    def _release_duplicates(self, job: Job, now: e.Instant) -> None:
-        """The job that others wait for has ended, or is held: what becomes of them?"""
+    def _release_duplicates(self, job: Job, now: e.Instant) -> Job:
+        """The job that others wait for has ended, or is held. Returns it, maybe with their path."""
         for duplicate in self._jobs.duplicates(job.id):
-            if duplicate.id in self._sealing or duplicate.state is not JobState.WAITING:
+            if not self._is_untouched(duplicate) or duplicate.state is not JobState.WAITING:
                 continue
-            if job.state in _RESULTS and not self._intake.holds(job.source, job.identity.picture_sha256):
-                self._end(
-                    duplicate,
-                    Cause.BYTES_CHANGED,
-                    now,
-                    reason=f"its picture was renamed while job {job.id} served it: see {job.output}",
-                )
-                self._out.append(c.SaveJob(replace(job, source=duplicate.source)))
-            elif job.state in _RESULTS:
+            if job.state in {JobState.FAILED, JobState.QUARANTINED}:
+                self._end_like(job, duplicate, now)
+            elif job.state not in _RESULTS:
+                self._stand_alone(duplicate)
+            elif self._intake.facts(duplicate.source) is None:
+                continue  # its end is not known here: `_confirm` asks the journal when its picture is known
+            elif self._intake.may_hold(job.source, job.identity.picture_sha256):
                 self._copy(job, duplicate, now)
-            elif job.state in {JobState.FAILED, JobState.QUARANTINED}:
-                cause = Cause.REFUSED if job.state is JobState.FAILED else Cause.POISONED
-                self._end(duplicate, cause, now, reason=job.reason, remedy=f"the same bytes as job {job.id}")
             else:
-                self._save(replace(duplicate, duplicate_of=None))
-                self._intake.touch(duplicate.source)
+                reason = f"its picture was renamed while job {job.id} served it: see {job.output}"
+                self._end(duplicate, Cause.BYTES_CHANGED, now, reason=reason)
+                job = replace(job, source=duplicate.source)
+                self._out.append(c.SaveJob(job))
+        return job
+
+    def _end_like(self, answer: Job, duplicate: Job, now: e.Instant) -> None:
+        """The same bytes were refused, or poison: they are not tried at another path either."""
+        cause = Cause.REFUSED if answer.state is JobState.FAILED else Cause.POISONED
+        duplicate = replace(duplicate, created_s=duplicate.created_s or now.wall_s)
+        remedy = f"these are the bytes of job {answer.id}; to try them again: watcher retry {duplicate.id}"
+        self._end(duplicate, cause, now, reason=answer.reason, remedy=remedy)
+
+    def _stand_alone(self, duplicate: Job) -> None:
+        """There is no result to wait for: it is looked at for itself."""
+        self._save(replace(duplicate, duplicate_of=None))
+        self._intake.touch(duplicate.source)
 
     def _look_again(self, job: Job) -> None:
-        """Resolve the picture once more if it is not what the job took it for any more."""
+        """Resolve the picture once more, unless it needs nothing."""
         facts = self._intake.facts(job.source)
-        served = job.state in _ANSWERED or not job.is_final
-        if facts is None or not served or _identity(facts) != job.identity:
-            self._intake.touch(job.source)
+        if job.state in _ANSWERED and self._intake.is_present(job.source):
+            self._note_served(job, facts)
+            if facts is not None and _identity(facts) == job.identity:
+                return
+        self._intake.touch(job.source)
 
     # --- details -------------------------------------------------------------------------------------------
 
@@ -1077,7 +1296,7 @@ class Pipeline:
         self._out.append(c.Log(level, event, fields))
 
 
-def _failed_note(job: Job, remedy: str | None) -> JsonObject:
+def _failed_note(job: Job, remedy: JsonValue) -> JsonObject:
     return {
         "schema": 1,
         "job": job.id,
@@ -1087,6 +1306,31 @@ def _failed_note(job: Job, remedy: str | None) -> JsonObject:
         "remedy": remedy,
         "try_again": f"watcher retry {job.id}",
     }
+
+
+def _retry_remedy(job: Job) -> str:
+    if job.state in _RESULTS:
+        return f"to do it again: watcher retry {job.id}"
+    return f"change the file, or: watcher retry {job.id}"
+
+
+def _lost_so_far(job: Job, now: e.Instant) -> Job:
+    """What passed since the job's dispatch was lost; it waits from now on."""
+    clock = job.clock
+    if clock is None or not clock.dispatched_ns:
+        return job
+    lost_ns = clock.lost_ns + now.mono_ns - clock.dispatched_ns
+    return replace(job, clock=replace(clock, lost_ns=lost_ns, ready_ns=now.mono_ns))
+
+
+def _hashed_ns(facts: PictureFacts) -> tuple[int, int]:
+    return facts.picture.hashed_ns, facts.mask.hashed_ns if facts.mask is not None else 0
+
+
+def _differs_by_lack_of_mask(identity: Identity, other: Identity) -> bool:
+    """The same picture and recipe, this time without the mask that the other had."""
+    has_lost_it = identity.mask_sha256 is None and other.mask_sha256 is not None
+    return has_lost_it and replace(identity, mask_sha256=other.mask_sha256) == other
 
 
 def _clock(facts: PictureFacts, now: e.Instant) -> JobClock:

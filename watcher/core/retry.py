@@ -2,8 +2,9 @@
 
 Rules of this file:
 - Only a process that died or stalled while it served one job alone blames that job. In company, the item that
-  was being served becomes a suspect and runs alone next; the others go on unblamed.
-- Draining, recycling and a start that failed blame nobody.
+  was being served becomes a suspect and runs alone next; the others go on unblamed. Between two items, the
+  next one in the batch is taken to be served.
+- Draining, recycling, a start that failed and an end before the batch was read blame nobody.
 - Every loss makes progress: it ends in fewer jobs in company with a suspect, or in one more solo fault.
 """
 
@@ -34,11 +35,13 @@ def after_loss(
 
     Args:
         unreported: the jobs without a report, in the order of the batch.
-        in_progress: the job that was being served, if any was.
+        in_progress: the job that was being served, or None between two items.
         alone: the batch had one job.
         policy: how many solo faults quarantine a job.
     """
     verdicts = []
+    if in_progress is None and unreported:
+        in_progress = unreported[0].id
     for job in unreported:
         if job.id != in_progress:
             verdicts.append(Verdict(job, "release"))

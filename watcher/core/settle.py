@@ -28,8 +28,9 @@ _GAP_FACTOR: Final = 3
 """A writer that closes and opens again is taken to be done after three of its longest pauses."""
 _MAX_CHECK_FACTOR: Final = 10
 """Looks at a file that stays open back off to this many quiet periods."""
-_MEMORY_NS: Final = 60 * NS_PER_S
-"""How long a settled path is remembered as one that closes repeatedly."""
+_MEMORY_FACTOR: Final = 10
+"""For so many quiet periods a settled path is remembered as one that closes repeatedly, and it is waited for at
+most so long: a picture that is saved again much later is a second picture, not a slow writer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +55,7 @@ class _Pending:
     check_at_ns: int | None = None
     empty_since_ns: int | None = None
     empty_told: bool = False
+    hopeless: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +71,7 @@ class SettleTracker:
     def __init__(self, policy: ArrivalPolicy) -> None:
         self._policy = policy
         self._quiet_ns = round(policy.quiet_s * NS_PER_S)
+        self._memory_ns = _MEMORY_FACTOR * self._quiet_ns
         self._pending: dict[str, _Pending] = {}
         self._past: dict[str, _Past] = {}
         self._checks: list[tuple[int, str]] = []
@@ -81,8 +84,8 @@ class SettleTracker:
 
     @property
     def growing(self) -> int:
-        """How many files are on their way; a file of 0 bytes is not, until it gets bytes."""
-        return sum(1 for pending in self._pending.values() if pending.empty_since_ns is None)
+        """How many files are on their way; an empty or unreadable one is not, until it changes."""
+        return sum(1 for p in self._pending.values() if p.empty_since_ns is None and not p.hopeless)
 
     def paths(self) -> tuple[str, ...]:
         """The paths that are followed."""
@@ -92,6 +95,11 @@ class SettleTracker:
         """The last seen fingerprint of a followed path."""
         pending = self._pending.get(path)
         return pending.fingerprint if pending else None
+
+    def is_planned(self, path: str) -> bool:
+        """A followed path will be looked at again without anybody's asking, or needs bytes first."""
+        pending = self._pending[path]
+        return pending.check_at_ns is not None or pending.empty_since_ns is not None
 
     def observed_ns(self, path: str) -> int:
         """When the last seen fingerprint of a followed path was first seen."""
@@ -113,11 +121,19 @@ class SettleTracker:
         self._schedule(seen.path, pending, seen.writer, now)
         return None
 
-    def look_again(self, path: str, fingerprint: Fingerprint, now: Instant) -> None:
-        """Follow a path whose reading failed: it is looked at again after the quiet period."""
-        pending = _Pending(fingerprint, now.mono_ns, now.mono_ns)
+    def look_again(
+        self,
+        path: str,
+        fingerprint: Fingerprint,
+        now: Instant,
+        *,
+        quiet_periods: int = 1,
+        hopeless: bool = False,
+    ) -> None:
+        """Follow a path whose reading failed: it is looked at again after some quiet periods."""
+        pending = _Pending(fingerprint, now.mono_ns, now.mono_ns, hopeless=hopeless)
         self._pending[path] = pending
-        self._check_at(path, pending, now.mono_ns + self._quiet_ns)
+        self._check_at(path, pending, now.mono_ns + quiet_periods * self._quiet_ns)
 
     def forget(self, path: str) -> None:
         """The path is gone."""
@@ -154,7 +170,7 @@ class SettleTracker:
         pending = self._pending.get(seen.path)
         if pending is None:
             past = self._past.get(seen.path)
-            if past is not None and seen.observed_ns - past.changed_ns > _MEMORY_NS:
+            if past is not None and seen.observed_ns - past.changed_ns > self._memory_ns:
                 past = None
             pending = _Pending(seen.fingerprint, seen.observed_ns, seen.observed_ns)
             if past is not None:
@@ -168,6 +184,7 @@ class SettleTracker:
             pending.fingerprint = seen.fingerprint
             pending.observed_ns = pending.changed_ns = seen.observed_ns
             pending.open_checks = 0
+            pending.hopeless = False
         if seen.hint is Hint.CLOSED:
             pending.closes += 1
         return pending
@@ -188,7 +205,7 @@ class SettleTracker:
 
     def _quiet_period_ns(self, pending: _Pending) -> int:
         if pending.closes >= _REPEATED_CLOSES:
-            return max(self._quiet_ns, _GAP_FACTOR * pending.longest_gap_ns)
+            return min(max(self._quiet_ns, _GAP_FACTOR * pending.longest_gap_ns), self._memory_ns)
         return self._quiet_ns
 
     def _schedule(self, path: str, pending: _Pending, writer: Writer, now: Instant) -> None:
@@ -208,6 +225,10 @@ class SettleTracker:
     def _remember(self, path: str, pending: _Pending) -> None:
         if pending.closes == 0:
             return
+        self._past.pop(path, None)  # to the end: the oldest stand first
         self._past[path] = _Past(pending.closes, pending.changed_ns, pending.longest_gap_ns)
-        for old in [p for p, past in self._past.items() if pending.changed_ns - past.changed_ns > _MEMORY_NS]:
-            del self._past[old]
+        while self._past:
+            oldest = next(iter(self._past))
+            if pending.changed_ns - self._past[oldest].changed_ns <= self._memory_ns:
+                break
+            del self._past[oldest]

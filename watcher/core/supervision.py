@@ -5,7 +5,8 @@ Rules of this file:
   not by accident.
 - A state is left on a report, never on a request: `KillWorker` does not mean dead, `WorkerExited` does.
 - A report of another incarnation than the current one is stale and never gets here (see `is_current`).
-- Each state but `ready` and `disabled` has a deadline, so the machine cannot stand still.
+- Each state but `stopped`, `ready` and `disabled` has a deadline, so the machine cannot stand still.
+- A process that outlives its kill is killed again, ever more rarely; nobody starts another beside it.
 """
 
 from __future__ import annotations
@@ -144,13 +145,13 @@ class Supervisor:
         self.state = WorkerState.STOPPED
         self.incarnation = 0
         self.fault: Literal["crashed", "stalled"] | None = None
-        """What ended the last incarnation, until a worker is ready again."""
+        """What ended the last incarnation, or what it is being killed for, until a worker is ready again."""
         self.deadline_ns: int | None = None
         self.items_served = 0
         self.restarts = 0
         """Ends of a worker that nobody wanted."""
         self._kill_reason = ""
-        self._stalled = False
+        self._kills = 0
         self._crashes_in_a_row = 0
         self._crashed_ns: deque[int] = deque()
         self._openings = 0
@@ -223,8 +224,8 @@ class Supervisor:
         if was is WorkerState.DRAINING:  # recycled: its successor is not a restart after a fault
             self._move(Report.EXITED)
             return self._start(Report.WANTED, now_ns)
-        self.fault = "stalled" if self._stalled else "crashed"
-        self._stalled = False
+        if was is not WorkerState.KILLING:  # else it was told when the kill was decided
+            self.fault = "crashed"
         self._crashes_in_a_row += 1
         self.restarts += 1
         if exit_code == EXIT_CONFIGURATION:
@@ -239,12 +240,11 @@ class Supervisor:
         """The instant `deadline_ns` has come."""
         match self.state:
             case WorkerState.STARTING | WorkerState.HALF_OPEN:
-                return self._kill(f"not ready after {self._policy.start_timeout_s:g} s", now_ns)
+                return self._kill_stalled(f"not ready after {self._policy.start_timeout_s:g} s", now_ns)
             case WorkerState.BUSY:
-                self._stalled = True
-                return self._kill(f"no progress for {self._policy.stall_s:g} s", now_ns)
+                return self._kill_stalled(f"no progress for {self._policy.stall_s:g} s", now_ns)
             case WorkerState.DRAINING:
-                return self._kill(f"did not end within {self._policy.drain_s:g} s", now_ns)
+                return self._kill_stalled(f"did not end within {self._policy.drain_s:g} s", now_ns)
             case WorkerState.KILLING:
                 return self._kill(self._kill_reason, now_ns)
             case WorkerState.BACKOFF | WorkerState.OPEN:
@@ -279,12 +279,19 @@ class Supervisor:
         self.deadline_ns = now_ns + round(self._policy.drain_s * _NS_PER_S)
         return [DrainWorker(self.incarnation)]
 
+    def _kill_stalled(self, reason: str, now_ns: int) -> list[Command]:
+        self.fault = "stalled"
+        return self._kill(reason, now_ns)
+
     def _kill(self, reason: str, now_ns: int) -> list[Command]:
         again = self.state is WorkerState.KILLING
         if not self._move(Report.DEADLINE_PASSED) or self.state is not WorkerState.KILLING:
             return []
         self._kill_reason = reason
-        self.deadline_ns = now_ns + round(self._policy.kill_s * _NS_PER_S)
+        self._kills = self._kills + 1 if again else 1
+        patience_s = self._policy.kill_s * 2 ** min(self._kills - 1, 30)
+        ceiling_s = max(self._policy.kill_s, self._policy.backoff_max_s)
+        self.deadline_ns = now_ns + round(min(patience_s, ceiling_s) * _NS_PER_S)
         level: Literal["error", "warning"] = "error" if again else "warning"
         return [
             Log(level, "worker.killed", {"incarnation": self.incarnation, "reason": reason, "again": again}),

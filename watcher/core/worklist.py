@@ -1,6 +1,9 @@
 """The jobs that are not final, indexed the ways the pipeline asks for them.
 
-Rules of this file: `put` and `remove` keep every index; nothing else writes them.
+Rules of this file:
+- `put` and `remove` keep every index; nothing else writes them.
+- A ready job keeps its place in the line while its `ready_ns` stays. One that was dispatched before (its
+  worker was lost) stands before all that were not: no crash sends a picture to the end of the line.
 """
 
 from __future__ import annotations
@@ -17,14 +20,17 @@ if TYPE_CHECKING:
 
 
 class Worklist:
-    """Active jobs by id, by source path, by identity; the ready ones in the order in which they became so."""
+    """Active jobs by id, by source path, by identity; the ready ones in the order in which they go."""
 
     def __init__(self) -> None:
         self._jobs: dict[str, Job] = {}
         self._by_source: dict[str, str] = {}
         self._primaries: dict[Identity, str] = {}
         self._duplicates: dict[str, dict[str, None]] = {}
-        self._ready: dict[str, None] = {}
+        self._returned: dict[str, None] = {}
+        """Ready jobs that were dispatched before."""
+        self._fresh: dict[str, None] = {}
+        """All other ready jobs."""
         self._suspects: dict[str, None] = {}
         self._counts: Counter[str] = Counter()
 
@@ -54,7 +60,7 @@ class Worklist:
 
     def ready(self) -> Iterator[Job]:
         """Ready jobs, longest waiting first. The list must not change while the caller goes through it."""
-        return (self._jobs[job_id] for job_id in self._ready)
+        return (self._jobs[job_id] for line in (self._returned, self._fresh) for job_id in line)
 
     def suspects(self) -> Iterator[Job]:
         """The ready ones among the suspects, longest waiting first; else as `ready`."""
@@ -63,7 +69,7 @@ class Worklist:
     @property
     def has_ready(self) -> bool:
         """Some job is ready."""
-        return bool(self._ready)
+        return bool(self._returned or self._fresh)
 
     def count(self) -> Counter[str]:
         """How many jobs are in each state."""
@@ -71,17 +77,16 @@ class Worklist:
 
     def put(self, job: Job) -> None:
         """Add a job or replace its older self."""
-        self.remove(job.id)
+        older = self._jobs.get(job.id)
+        if older is not None:
+            self._unlink(older)
         self._jobs[job.id] = job
         self._by_source[job.source] = job.id
         if job.duplicate_of is not None:
             self._duplicates.setdefault(job.duplicate_of, {})[job.id] = None
         elif job.state is not JobState.HELD:
             self._primaries.setdefault(job.identity, job.id)
-        if job.state is JobState.READY:
-            self._ready[job.id] = None
-            if job.suspect:
-                self._suspects[job.id] = None
+        self._line_up(job, older)
         self._counts[job.state.value] += 1
 
     def remove(self, job_id: str) -> None:
@@ -89,8 +94,28 @@ class Worklist:
         job = self._jobs.pop(job_id, None)
         if job is None:
             return
-        self._ready.pop(job_id, None)
-        self._suspects.pop(job_id, None)
+        self._leave_line(job_id)
+        self._unlink(job)
+
+    def _line_up(self, job: Job, older: Job | None) -> None:
+        if job.state is not JobState.READY:
+            self._leave_line(job.id)
+            return
+        line = self._returned if _was_dispatched(job) else self._fresh
+        if job.id not in line or older is None or _ready_ns(older) != _ready_ns(job):
+            self._leave_line(job.id)
+            line[job.id] = None
+        if not job.suspect:
+            self._suspects.pop(job.id, None)
+        elif job.id not in self._suspects:
+            self._suspects[job.id] = None
+
+    def _leave_line(self, job_id: str) -> None:
+        for line in (self._returned, self._fresh, self._suspects):
+            line.pop(job_id, None)
+
+    def _unlink(self, job: Job) -> None:
+        job_id = job.id
         self._counts[job.state.value] -= 1
         if self._by_source.get(job.source) == job_id:
             del self._by_source[job.source]
@@ -101,3 +126,11 @@ class Worklist:
             del waiting[job_id]
             if not waiting:
                 del self._duplicates[job.duplicate_of]
+
+
+def _ready_ns(job: Job) -> int | None:
+    return job.clock.ready_ns if job.clock is not None else None
+
+
+def _was_dispatched(job: Job) -> bool:
+    return job.clock is not None and job.clock.dispatched_ns > 0

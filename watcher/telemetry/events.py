@@ -91,6 +91,8 @@ EVENTS: Final[Mapping[str, EventSpec]] = {
     "after.skipped": EventSpec("info", "A source was not archived or deleted, since it was changed."),
     # records
     "journal.blocked": EventSpec("error", "The journal cannot be written; nothing goes on before it can."),
+    "journal.resumed": EventSpec("info", "The journal takes writes again."),
+    "journal.unreadable": EventSpec("debug", "The journal could not be read; it is tried again."),
     "journal.mark_failed": EventSpec("debug", "A mark in the journal was not made; it is made up for later."),
     "timings.blocked": EventSpec("error", "Timing lines cannot be written; they are kept for later."),
     "timings.rescued": EventSpec("info", "Timing lines that a crash prevented were written."),
