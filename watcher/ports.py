@@ -91,6 +91,10 @@ class Journal(Protocol):
         """Jobs in any of these states and with any of these ids (empty: all), oldest first."""
         ...
 
+    def given_up(self) -> tuple[Job, ...]:
+        """Failed and quarantined jobs that are the last word on their picture, oldest first."""
+        ...
+
     def unlogged(self) -> tuple[Job, ...]:
         """Final jobs whose timing line is not known to be written, oldest first."""
         ...

@@ -57,7 +57,6 @@ _TELLING: Final = (
     e.DrainRequested,
 )
 """Events that change what the status shows and may write nothing to the journal."""
-_FAILED_FOR_RETRY: Final = (JobState.FAILED, JobState.QUARANTINED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +101,7 @@ class Runtime:
         """The timing log failed. What it lacks is in the journal, so that nothing piles up here."""
         self._unmarked: list[str] = []
         self._closing = False
+        self._requests_due = False
         self._next_housekeeping_ns = 0
         self._status_dirty = True
         self._status_written_ns = 0
@@ -194,6 +194,8 @@ class Runtime:
         self._flush()
         if isinstance(event, _TELLING):
             self._status_dirty = True
+        if isinstance(event, e.InboxListed):
+            self._requests_due = True
         self._keep_house(now.mono_ns)
 
     # --- commands ---
@@ -340,16 +342,17 @@ class Runtime:
     # --- housekeeping ---
 
     def _keep_house(self, now_ns: int) -> None:
-        if self._status_dirty and now_ns - self._status_written_ns >= _STATUS_NS:
+        if now_ns >= self._next_housekeeping_ns:
+            self._next_housekeeping_ns = now_ns + _HOUSEKEEPING_NS
+            self._pay_lines()
+            self._requests_due = True
             self._write_status(now_ns)
-        if now_ns < self._next_housekeeping_ns:
-            return
-        self._next_housekeeping_ns = now_ns + _HOUSEKEEPING_NS
-        self._pay_lines()
+        elif self._status_dirty and now_ns - self._status_written_ns >= _STATUS_NS:
+            self._write_status(now_ns)
         # Before a listing nobody knows whether the pictures are there; an answer of the journal goes first.
-        if self._pipeline.is_watching and not self._answers:
+        if self._requests_due and self._pipeline.is_watching and not self._answers:
+            self._requests_due = False
             self._take_requests()
-        self._write_status(now_ns)
 
     def _write_status(self, now_ns: int) -> None:
         self._status_dirty = False
@@ -364,15 +367,7 @@ class Runtime:
     def _retry_event(self, ids: tuple[str, ...] | None) -> e.RetryRequested:
         journal = self._edges.journal
         if ids is None:
-            failed = journal.jobs(states=_FAILED_FOR_RETRY)
-            return e.RetryRequested(tuple(job for job in failed if self._is_last_word(job)))
+            return e.RetryRequested(journal.given_up())
         found = tuple(job for job in journal.jobs(ids=ids) if job.is_final)
         known = {job.id for job in found}
         return e.RetryRequested(found, tuple(job_id for job_id in ids if job_id not in known))
-
-    def _is_last_word(self, job: Job) -> bool:
-        """No later job answered for the same picture."""
-        later = [
-            prior for prior in self._edges.journal.prior_jobs(job.identity) if prior.source == job.source
-        ]
-        return not later or later[-1].id == job.id

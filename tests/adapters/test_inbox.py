@@ -927,6 +927,26 @@ def test_polling_tells_of_all_that_happens(make: Callable[..., Bench], root: Pat
     assert not bench.ear.of(FileVanished, mark)
 
 
+@pytest.mark.parametrize(("observer", "mode"), [("auto", "polling"), ("native", "native")])
+def test_a_network_folder_is_polled_and_its_writers_are_not_known(
+    make: Callable[..., Bench], root: Path, monkeypatch: pytest.MonkeyPatch, observer: str, mode: str
+) -> None:
+    monkeypatch.setattr(inbox_module, "is_network", lambda path: path == root)
+    bench = make(observer=observer).armed()
+    assert bench.ear.of(InboxFound) == [InboxFound(mode)]
+    (root / "a.png").write_bytes(b"1")
+    assert bench.ear.observed("a.png").writer is not Writer.NONE
+    with (root / "b.png").open("wb") as file:
+        file.write(b"1")
+        file.flush()
+        assert bench.ear.observed("b.png").writer is Writer.PRESENT
+
+
+def test_a_malformed_glob_is_refused_at_once(make: Callable[..., Bench]) -> None:
+    with pytest.raises(ValueError, match="stands alone"):
+        make(ignore=("a**b",))
+
+
 # --- listing -----------------------------------------------------------------------------------------------
 
 

@@ -166,6 +166,30 @@ def test_jobs_by_state_and_id(book: SqliteJournal) -> None:
     assert book.jobs(states=[JobState.READY], ids=many) == tuple(jobs[1::2])
 
 
+def test_given_up_are_the_failures_that_nothing_followed(book: SqliteJournal) -> None:
+    failed = make_job(1, source="a.jpg", state=JobState.FAILED)
+    retried = make_job(2, source="b.jpg", state=JobState.QUARANTINED)
+    book.commit(
+        [FinishJob(failed), FinishJob(retried), FinishJob(make_job(3, source="c.jpg", state=JobState.DONE))]
+    )
+    assert book.given_up() == (failed, retried)
+    book.commit([FinishJob(make_job(4, source="b.jpg", state=JobState.DONE))])
+    assert book.given_up() == (failed,)
+
+
+def test_newest_counts_and_jobs_at_a_path(book: SqliteJournal) -> None:
+    jobs = [
+        make_job(n, source=f"{n % 2}.jpg", state=s)
+        for n, s in enumerate(("done", "held", "done", "failed"), 1)
+    ]
+    jobs = [replace(job, state=JobState(job.state)) for job in jobs]
+    book.commit([SaveJob(job) for job in jobs])
+    assert book.newest(limit=2) == (jobs[2], jobs[3])
+    assert book.newest(states=[JobState.DONE, JobState.HELD], limit=2) == (jobs[1], jobs[2])
+    assert book.at("1.jpg") == (jobs[0], jobs[2])
+    assert book.counts() == {JobState.DONE: 2, JobState.HELD: 1, JobState.FAILED: 1}
+
+
 def test_a_number_is_not_given_twice_even_when_its_job_is_gone(path: Path) -> None:
     with SqliteJournal(path) as book:
         book.commit([SaveJob(make_job(41)), SaveJob(make_job(7))])

@@ -57,6 +57,11 @@ def sha256(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
+def cleaned(picture: bytes, mask: bytes) -> bytes:
+    """What a fake worker makes of a picture and its mask."""
+    return b"clean:" + picture + b"|" + mask
+
+
 @dataclass(slots=True)
 class DiskFile:
     data: bytes
@@ -205,7 +210,8 @@ class Process:
 
     def done(self, item: c.BatchItem, *, unchanged: bool = False, marks: str | None = "mask") -> None:
         data = self.world.disk[item.job.source].data
-        result = data if unchanged else b"clean:" + data
+        mask = item.job.mask
+        result = data if unchanged else cleaned(data, self.world.disk[mask].data if mask is not None else b"")
         report = self.report(item, result, marks=None if unchanged else marks)
         reason = "nothing is marked" if unchanged else None
         self._say(item, e.ItemDone(self.origin, self._batch_id, item.job.id, unchanged, reason, report))
@@ -222,7 +228,9 @@ class Process:
         report = self.report(item)
         self._say(
             item,
-            e.ItemFailed(self.origin, self._batch_id, item.job.id, code, f"it is {code}", "change it", report),
+            e.ItemFailed(
+                self.origin, self._batch_id, item.job.id, code, f"it is {code}", "change it", report
+            ),
         )
 
     def batch_done(self) -> None:
@@ -548,7 +556,9 @@ class World:
         assert len(set(stages)) == len(stages)
 
     def _process(self, incarnation: int) -> Process:
-        return next(process for process in self.processes if process.incarnation == incarnation)
+        found = [process for process in self.processes if process.incarnation == incarnation]
+        assert found, f"there never was a process {incarnation}, or it is long gone"
+        return found[0]
 
     def _die(self, process: Process) -> e.Event | None:
         if not process.alive:
@@ -766,8 +776,7 @@ class World:
             step_s = min(rest_s, max((at_ns - self.now_ns) / NS, 0.001) if at_ns is not None else rest_s)
             self.advance(step_s)
             quiet = all(
-                isinstance(command, c.RescanInbox | c.Log | c.ObserveFile)
-                for command in self.commands[mark:]
+                isinstance(command, c.RescanInbox | c.Log | c.ObserveFile) for command in self.commands[mark:]
             )
             rest_s = rest_s - step_s if quiet else seconds
             if not quiet and self.lives > 0:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.service.harness import encoded, mask, picture, pixels
+from tests.service.harness import encoded, mask, picture, pixels, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -95,7 +95,7 @@ def test_retry_of_a_failed_job_tries_once_more_and_says_so_again(service: Servic
 
     second = service.wait_record("stubborn.png", outcome={"failed"}, count=2)
     assert second["retry_of"] == first["job"]
-    assert service.wait_note("failed", "stubborn.png")["job"] == second["job"]
+    wait_until(lambda: service.wait_note("failed", "stubborn.png")["job"] == second["job"], "a note of it")
 
 
 def test_a_young_file_without_an_end_waits_and_is_served_when_it_grows(service: Service) -> None:

@@ -228,11 +228,13 @@ def test_stacks_are_written_on_request(talk: Talk, marked: Item) -> None:
     worker.ready()
     worker.send(RunBatch(batch="b", sent_ns=1, items=(marked,)))
     worker.until(ItemStarted)
-    worker.process.send_signal(signal.SIGUSR1)
     assert worker.process.stderr is not None
-    seen = b""
-    while b"at_item_start" not in seen:
+    seen, deadline = b"", time.monotonic() + 10
+    while b"at_item_start" not in seen:  # the report precedes the sleep by a moment: ask until it sleeps
+        assert time.monotonic() < deadline, seen
+        worker.process.send_signal(signal.SIGUSR1)
         seen += os.read(worker.process.stderr.fileno(), 65536)
+        time.sleep(0.01)
     assert b"Thread" in seen
 
 

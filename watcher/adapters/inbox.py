@@ -18,10 +18,12 @@ import os
 import threading
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Final, Literal
 
 from watcher.adapters import tree
+from watcher.adapters.filesystems import is_network
 from watcher.adapters.native_watch import Change, NativeWatch, Notice
 from watcher.core.events import (
     FileHashed,
@@ -33,13 +35,13 @@ from watcher.core.events import (
     InboxListed,
     InboxLost,
     RescanWanted,
+    Writer,
 )
 from watcher.core.names import is_hidden_sibling, is_ignored, is_wanted
 from watcher.telemetry.log import logger
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from pathlib import Path
 
     from watcher.adapters.tree import RootIdentity
     from watcher.core.events import Event
@@ -166,12 +168,17 @@ class WatchedInbox:
 
         Args:
             root: the folder; a link to it is followed, links in it are not.
-            observer: `auto` and `native` are the system's notifications, with polling where it refuses them.
+            observer: `native` is the system's notifications, with polling where it refuses them; `auto` polls
+                network file systems too, since nobody notifies us of what other machines do.
             recursive: also the folders below.
             ignore: the user's globs, see `watcher.core.names.is_ignored`.
             sink: where events go, from several threads.
             clock: for the instants of events.
+
+        Raises:
+            ValueError: a glob of `ignore` is malformed; the message says what to write instead.
         """
+        is_ignored("", ignore)
         self._root = os.fspath(root)
         self._observer = observer
         self._recursive = recursive
@@ -195,6 +202,7 @@ class WatchedInbox:
         self._started = False
 
         # Written by the keeper only; read by the others.
+        self._on_network = False
         self._identity: RootIdentity | None = None
         """The folder that is watched; None while the inbox is away."""
         # Whether `InboxFound` is the last word about the root. Guards what may be said of files.
@@ -343,8 +351,11 @@ class WatchedInbox:
             look = tree.look_at(root_fd, wanted.path)
         if look is None:
             return self._say_of_files(FileVanished(wanted.path, observed_ns))
+        # A lease knows nothing of the writers of other machines.
+        blind = self._on_network and look.writer is Writer.NONE
+        writer = Writer.UNKNOWN if blind else look.writer
         return self._say_of_files(
-            FileObserved(wanted.path, look.fingerprint, wanted.hint, look.writer, look.links, observed_ns)
+            FileObserved(wanted.path, look.fingerprint, wanted.hint, writer, look.links, observed_ns)
         )
 
     def _ask_owed_again(self) -> None:
@@ -458,6 +469,9 @@ class WatchedInbox:
     # --- the keeper: arming --------------------------------------------------------------------------------
 
     def _arm(self, identity: RootIdentity) -> None:
+        self._on_network = is_network(Path(self._root))
+        if self._on_network and self._observer == "auto":
+            self._mode = "polling"
         # Set first: what is noticed while the watch is being armed can be looked at already.
         self._identity = self._last_identity = identity
         if self._mode == "native" and not self._arm_native():

@@ -64,6 +64,7 @@ MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (
         )""",
         "CREATE INDEX jobs_by_identity ON jobs (picture_sha256, mask_sha256, recipe)",
         "CREATE INDEX jobs_by_state ON jobs (state)",
+        "CREATE INDEX jobs_by_source ON jobs (source)",
         "CREATE INDEX jobs_unlogged ON jobs (seq) WHERE logged = 0",
         """CREATE TABLE files (
             path BLOB PRIMARY KEY,
@@ -179,6 +180,33 @@ class SqliteJournal:
                     more, keys = _among("id", wanted[start : start + _IDS_A_QUERY])
                     found.update(self._numbered(f"WHERE {clause} AND {more}", (*values, *keys)))
         return tuple(found[seq] for seq in sorted(found))
+
+    def given_up(self) -> tuple[Job, ...]:
+        """Failed and quarantined jobs that are the last word on their picture, oldest first."""
+        with _explained(self._path):
+            return self._select(
+                "WHERE state IN (?, ?) AND NOT EXISTS "
+                "(SELECT 1 FROM jobs AS later WHERE later.source = jobs.source AND later.seq > jobs.seq)",
+                (JobState.FAILED.value, JobState.QUARANTINED.value),
+            )
+
+    def newest(self, *, states: Collection[JobState] = (), limit: int) -> tuple[Job, ...]:
+        """The newest jobs in any of these states (empty: all), oldest first."""
+        clause, values = _among("state", [str(state) for state in states])
+        with _explained(self._path):
+            newest = f"SELECT seq FROM jobs WHERE {clause} ORDER BY seq DESC LIMIT {int(limit)}"  # noqa: S608 - placeholders and a number
+            return self._select(f"WHERE seq IN ({newest})", values)
+
+    def at(self, source: str) -> tuple[Job, ...]:
+        """The jobs of the picture at this path, oldest first."""
+        with _explained(self._path):
+            return self._select("WHERE source = ?", (_blob(source),))
+
+    def counts(self) -> dict[JobState, int]:
+        """How many jobs are in each state; states without jobs are left out."""
+        with _explained(self._path):
+            rows = self._database.execute("SELECT state, count(*) FROM jobs GROUP BY state").fetchall()
+        return {JobState(state): count for state, count in rows}
 
     def unlogged(self) -> tuple[Job, ...]:
         """Final jobs whose timing line is not known to be written, oldest first."""

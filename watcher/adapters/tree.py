@@ -12,6 +12,7 @@ Rules of this file:
 from __future__ import annotations
 
 import errno
+import fcntl
 import hashlib
 import os
 import signal
@@ -27,9 +28,6 @@ from watcher.core.names import is_ignored, is_wanted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-
-if sys.platform == "linux":
-    import fcntl
 
 VANISHED_ERRNOS: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP})
 """The path leads to nothing that we follow."""
@@ -270,18 +268,20 @@ def _look_at_opened(fd: int) -> Look | None:
 
 
 def _take_lease(fd: int) -> Writer:
-    if sys.platform != "linux":
-        return Writer.UNKNOWN
-    try:
-        # A writer that opens the file while we hold the lease waits for microseconds, and we are sent a
-        # signal. By default that is SIGIO, which kills; SIGURG is ignored unless somebody asks for it. So
-        # nothing process-wide is changed that workers would inherit, and any thread may do it.
-        fcntl.fcntl(fd, fcntl.F_SETSIG, signal.SIGURG)
-        fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_RDLCK)
-    except OSError as error:
-        # EACCES: not our file and no CAP_LEASE. EINVAL: the file system has no leases.
-        return Writer.PRESENT if error.errno == errno.EAGAIN else Writer.UNKNOWN
-    return Writer.NONE
+    taken = Writer.UNKNOWN
+    if sys.platform == "linux":
+        try:
+            # A writer that opens the file while we hold the lease waits for microseconds, and we are sent a
+            # signal. By default that is SIGIO, which kills; SIGURG is ignored unless somebody asks for it. So
+            # nothing process-wide is changed that workers would inherit, and any thread may do it.
+            fcntl.fcntl(fd, fcntl.F_SETSIG, signal.SIGURG)
+            fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_RDLCK)
+            taken = Writer.NONE
+        except OSError as error:
+            # else EACCES: not our file and no CAP_LEASE; or EINVAL: the file system has no leases
+            if error.errno == errno.EAGAIN:
+                taken = Writer.PRESENT
+    return taken
 
 
 def _release_lease(fd: int) -> None:

@@ -70,13 +70,10 @@ class _Stage:
         return self.root / "service.log"
 
     def records(self) -> list[Record]:
-        """The timing lines so far."""
-        lines = [
-            line
-            for file in sorted((self.outbox / "logs").glob("timings-*.jsonl"))
-            for line in file.read_text(encoding="utf-8").splitlines()
-        ]
-        return [json.loads(line) for line in lines]
+        """The whole timing lines so far; a reader may see a line while it is being written."""
+        files = sorted((self.outbox / "logs").glob("timings-*.jsonl"))
+        texts = (file.read_text(encoding="utf-8").rpartition("\n")[0] for file in files)
+        return [json.loads(line) for text in texts for line in text.splitlines()]
 
     def record_of(self, source: str) -> Record | None:
         """The record of a picture, once it is finished."""

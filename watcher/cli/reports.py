@@ -24,6 +24,7 @@ from watcher.telemetry.status import Columns, StatusFile
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
+    from watcher.adapters.journal import SqliteJournal
     from watcher.core.job import Job
     from watcher.settings import Settings
     from watcher.telemetry.status import WorkerStatus
@@ -33,7 +34,6 @@ Report: TypeAlias = "dict[str, Any]"
 SCHEMA: Final = 1
 _LAST: Final = 5
 _EXIT_USAGE: Final = 2
-_GIVEN_UP: Final = (JobState.FAILED, JobState.QUARANTINED)
 
 
 def status_report(settings: Settings) -> Report:
@@ -42,7 +42,7 @@ def status_report(settings: Settings) -> Report:
     written = StatusFile(settings.state_dir).read()
     live = written if owner is not None and written is not None and written.pid == owner.pid else None
     worker = live.worker if live else None
-    last, counts = _all_jobs(settings)
+    last, counts = _last_jobs(settings)
     return {
         "schema": SCHEMA,
         "running": owner is not None,
@@ -85,12 +85,10 @@ def jobs_report(settings: Settings, *, states: Collection[JobState], limit: int)
         RemediableError: there is no journal, or it cannot be read.
     """
     with open_readonly(settings.journal_file) as journal:
-        found = journal.jobs(states=states)
-    return {
-        "schema": SCHEMA,
-        "found": len(found),
-        "jobs": [job_facts(job) for job in found[-limit:]],
-    }
+        newest = journal.newest(states=states, limit=limit)
+        counts = journal.counts()
+    found = sum(count for state, count in counts.items() if not states or state in states)
+    return {"schema": SCHEMA, "found": found, "jobs": [job_facts(job) for job in newest]}
 
 
 def once_report(finished: Sequence[Job], held: Sequence[Job]) -> Report:
@@ -116,11 +114,10 @@ def request_retry(settings: Settings, names: Sequence[str] | None) -> Report:
     """
     with open_readonly(settings.journal_file) as journal:
         if names is None:
-            chosen = journal.jobs(states=_GIVEN_UP)
+            chosen = journal.given_up()
         else:
             by_id = {job.id: job for job in journal.jobs(ids=names)}
-            known = journal.jobs() if set(names) - set(by_id) else ()
-            chosen = tuple(by_id.get(name) or _job_of(name, known, settings.inbox) for name in names)
+            chosen = tuple(by_id.get(name) or _job_of(name, journal, settings.inbox) for name in names)
     for job in chosen:
         _refuse_unfinished(job)
     if chosen:
@@ -158,24 +155,23 @@ def job_facts(job: Job) -> Report:
     }
 
 
-def _all_jobs(settings: Settings) -> tuple[tuple[Job, ...], Counter[JobState]]:
+def _last_jobs(settings: Settings) -> tuple[tuple[Job, ...], Counter[JobState]]:
     """The last finished jobs, and how many there are in each state. Nothing, before the first run."""
     if not settings.journal_file.exists():
         return (), Counter()
     with open_readonly(settings.journal_file) as journal:
-        jobs = journal.jobs()
-    return tuple(job for job in jobs if job.is_final)[-_LAST:], Counter(job.state for job in jobs)
+        return journal.newest(states=FINAL_STATES, limit=_LAST), Counter(journal.counts())
 
 
-def _job_of(name: str, known: Sequence[Job], inbox: Path) -> Job:
+def _job_of(name: str, journal: SqliteJournal, inbox: Path) -> Job:
     """The newest job of the picture at this path, given as in the inbox or as the shell knows it."""
     names = {os.path.normpath(name)}
     absolute = Path(os.path.abspath(name))  # noqa: PTH100 - Path.absolute leaves `..` in
     if absolute.is_relative_to(inbox):
         names.add(absolute.relative_to(inbox).as_posix())
-    for job in reversed(known):
-        if job.source in names:
-            return job
+    jobs = [job for source in names for job in journal.at(source)]
+    if jobs:
+        return jobs[-1]
     raise RemediableError(
         f"there is no job {name}", "`watcher jobs` lists ids and pictures", exit_code=_EXIT_USAGE
     )
