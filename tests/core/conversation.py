@@ -144,6 +144,8 @@ class Process:
     unkillable: bool = False
     read: bool = False
     received_ns: int = 0
+    started_ns: int = 0
+    spawned_ns: int = 0
     unreported: list[c.BatchItem] = field(default_factory=list)
 
     @property
@@ -165,10 +167,11 @@ class Process:
 
     def ready(self) -> None:
         self.is_ready = True
-        self.world.now_ns += sum(START_SEGMENTS.values())
-        self.world.send(
-            e.WorkerReady(self.origin, self.world.now_ns, START_SEGMENTS, ENGINE, DEVICE, 400_000_000, 1)
-        )
+        world = self.world
+        world.now_ns = max(world.now_ns, self.spawned_ns + sum(START_SEGMENTS.values()))
+        segments = {**START_SEGMENTS}
+        segments["process_start"] += world.now_ns - self.spawned_ns - sum(segments.values())
+        world.send(e.WorkerReady(self.origin, world.now_ns, segments, ENGINE, DEVICE, 400_000_000, 1))
 
     def read_batch(self) -> None:
         assert self.batch is not None
@@ -182,14 +185,15 @@ class Process:
         if not self.read:
             self.read_batch()
         item = next(item for item in self.unreported if source in {None, item.job.source})
+        self.started_ns = self.world.tick()
         self.world.send(e.ItemStarted(self.origin, self.batch.id, item.job.id))
         return item
 
     def report(self, item: c.BatchItem, result: bytes | None = None, **facts: Any) -> e.WorkReport:
-        started_ns = self.world.tick()
-        for ns in WORK_SEGMENTS.values():
-            self.world.now_ns += ns
-        finished_ns = self.world.now_ns
+        world, started_ns = self.world, self.started_ns
+        world.now_ns = finished_ns = max(world.now_ns, started_ns + sum(WORK_SEGMENTS.values()))
+        segments = {**WORK_SEGMENTS}
+        segments["inference"] += finished_ns - started_ns - sum(segments.values())
         received_ns = self.world.tick()
         if result is not None:
             self.world.staging[item.stage_name] = result
@@ -198,7 +202,7 @@ class Process:
             batch_received_ns=self.received_ns,
             started_ns=started_ns,
             finished_ns=finished_ns,
-            segments_ns=WORK_SEGMENTS,
+            segments_ns=segments,
             image={"format": "PNG", "width": 8, "height": 8, "crops": 1},
             engine=ENGINE,
             device=DEVICE,
@@ -460,7 +464,9 @@ class World:
 
     def finish_operations(self, count: int | None = None) -> None:
         """Let the outbox finish what it was asked."""
-        for _ in range(len(self.operations) if count is None else count):
+        left = len(self.operations) if count is None else count
+        while self.operations and left:
+            left -= 1
             answer = self.operations.popleft()()
             self.tick()
             if answer is not None:
@@ -510,13 +516,13 @@ class World:
                 self._answers.appendleft(e.PriorJobsFound(command.path, command.identity, prior))
             case c.StartWorker():
                 assert not any(p.alive and p.path == "hot" for p in self.processes), "two resident workers"
-                self.processes.append(Process(self, "hot", command.incarnation))
+                self.processes.append(Process(self, "hot", command.incarnation, spawned_ns=self.now_ns))
             case c.RunBatch():
                 self._check_saved(command.batch)
                 self._process(command.incarnation).give(command.batch)
             case c.RunCold():
                 self._check_saved(command.batch)
-                process = Process(self, "cold", command.incarnation)
+                process = Process(self, "cold", command.incarnation, spawned_ns=self.now_ns)
                 self.processes.append(process)
                 process.give(command.batch)
             case c.KillWorker():

@@ -309,6 +309,7 @@ QUICK = settings(
     max_examples=60,
     stateful_step_count=40,
     deadline=None,
+    report_multiple_bugs=False,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )
 

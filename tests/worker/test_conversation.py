@@ -191,9 +191,10 @@ time.sleep(60)
 
 
 @pytest.mark.parametrize("one_shot", [False, True])
-def test_a_killed_parent_takes_its_worker_along(marked: Item, *, one_shot: bool) -> None:
+@pytest.mark.parametrize("hang", ["hang_sleep", "hang_gil"])
+def test_a_killed_parent_takes_its_worker_along(marked: Item, hang: str, *, one_shot: bool) -> None:
     script = textwrap.dedent(FAKE_PARENT).format(
-        faults="hang_sleep@good.png", one_shot=one_shot, item=json.dumps(msgspec.to_builtins(marked))
+        faults=f"{hang}@good.png", one_shot=one_shot, item=json.dumps(msgspec.to_builtins(marked))
     )
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     with subprocess.Popen(

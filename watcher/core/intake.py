@@ -136,6 +136,10 @@ class Intake:
         known = self.listed and self.lost is None and not _lies_in(path, self._unreadable)
         return known and not self.is_present(path)
 
+    def is_empty(self, path: str) -> bool:
+        """The file at this path has 0 bytes: it has not arrived yet, and what was there before is no more."""
+        return path in self._tracker and self._tracker.is_empty(path)
+
     def may_hold(self, path: str, sha256: str) -> bool:
         """The file at this path has these bytes, or is not complete, so that it may come to have them."""
         known = self._files.get(path)
@@ -195,6 +199,8 @@ class Intake:
             return
         if not self._is_followed(seen.path):
             self._appear(seen.path, now, told=False)
+        if seen.fingerprint.size_bytes == 0:
+            self.touch(seen.path)
         settled = self._tracker.observe(seen, now)
         if settled is not None:
             self._files[seen.path] = KnownFile(settled.fingerprint, settled.observed_ns, settled.settled_ns)

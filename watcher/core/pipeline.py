@@ -385,6 +385,8 @@ class Pipeline:
                 self._end(job, Cause.BYTES_CHANGED, now, reason="it is a mask now, or no recipe takes it")
         elif facts is not None:
             self._resolve_complete(facts, job, now)
+        elif job is not None and self._intake.is_empty(path):
+            self._end(job, Cause.BYTES_CHANGED, now, reason="the picture was emptied before it was served")
 
     def _picture_left(self, path: str, job: Job | None, now: e.Instant) -> None:
         if not self._intake.is_gone(path):

@@ -96,6 +96,10 @@ class SettleTracker:
         pending = self._pending.get(path)
         return pending.fingerprint if pending else None
 
+    def is_empty(self, path: str) -> bool:
+        """A followed path has 0 bytes."""
+        return self._pending[path].empty_since_ns is not None
+
     def is_planned(self, path: str) -> bool:
         """A followed path will be looked at again without anybody's asking, or needs bytes first."""
         pending = self._pending[path]

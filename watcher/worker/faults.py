@@ -8,6 +8,7 @@ meant for the resident worker or for one-shots only. NAME is the file name of th
 | `crash@NAME`        | exit at once with code 139 when the item starts                                   |
 | `segv@NAME`         | a real SIGSEGV when the item starts                                               |
 | `hang_sleep@NAME`   | sleep for ever when the item starts                                               |
+| `hang_gil@NAME`     | the same inside C code that never gives the interpreter lock back                 |
 | `slow_item=SECONDS` | every item sleeps first (counted in `read`)                                       |
 | `slow_start=SECONDS`| sleep before the model loads                                                      |
 | `fail_start=CODE`   | 78: the engine says that it cannot run here; other codes: exit without last words |
@@ -25,7 +26,8 @@ from watcher.worker.engines.protocol import EngineUnavailableError
 
 VARIABLE = "WATCHER_TEST_FAULTS"
 _CRASHED = 139  # what a shell reports for a SIGSEGV
-_AT_ITEM = frozenset({"crash", "segv", "hang_sleep"})
+_AT_ITEM = frozenset({"crash", "segv", "hang_sleep", "hang_gil"})
+_FOR_EVER_S = 3600
 _WITH_VALUE = frozenset({"slow_item", "slow_start", "fail_start"})
 _PLAIN = frozenset({"garbage"})
 GARBAGE = b"this is not a message\n"
@@ -106,4 +108,9 @@ def _strike(kind: str) -> None:
             ctypes.string_at(0)
         case "hang_sleep":
             while True:
-                time.sleep(3600)
+                time.sleep(_FOR_EVER_S)
+        case "hang_gil":
+            import ctypes
+
+            while True:
+                ctypes.PyDLL(None).sleep(_FOR_EVER_S)
