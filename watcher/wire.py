@@ -67,6 +67,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     max_file_bytes: int = 1_000_000_000
     crop_pixels: int = 1_048_576
     """Upper bound of the pixels of one crop that goes to the model at native scale."""
+    batch_pixels: int = 200_000_000
+    """A batch ends early once the pictures filled in it have so many pixels: what is left is given back."""
 
 
 class Configure(_Message, frozen=True, kw_only=True, tag="configure"):
@@ -300,7 +302,7 @@ class ItemFailed(_Message, frozen=True, kw_only=True, tag="item_failed"):
 
 
 class BatchDone(_Message, frozen=True, kw_only=True, tag="batch_done"):
-    """Every item of the batch was reported; the worker is free."""
+    """The worker is free. Items that it did not report on are given back (see `Limits.batch_pixels`)."""
 
     batch: str
     rss_bytes: int

@@ -30,6 +30,7 @@ from watcher.wire import (
     ItemFailed,
     ItemProgressed,
     ItemStarted,
+    Limits,
     Ping,
     Pong,
     Ready,
@@ -349,3 +350,14 @@ def test_what_libraries_print_ends_up_in_the_log(talk: Talk, tmp_path: Path, mar
     assert worker.wait() == 0
     _, stderr = worker.process.communicate()
     assert b"chatty" in stderr
+
+
+def test_a_batch_ends_early_once_it_has_filled_its_pixels(bench: Bench, talk: Talk) -> None:
+    items = [make_item(bench, f"{number}.png") for number in range(3)]
+    conversation = talk()
+    conversation.ready(limits=Limits(batch_pixels=96 * 80 + 1))
+    reports = conversation.run(*items)
+    assert [report.job for report in reports if isinstance(report, ItemDone)] == [
+        item.job for item in items[:2]
+    ]
+    assert isinstance(reports[-1], BatchDone), "the third item is given back without a report"

@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from watcher.ports import Clock, Sink
 
 _LOG: Final = structlog.get_logger("watcher.processes")
+_PROGRAM: Final = ("-P", "-m", "watcher.worker")
+"""-P: a file of a library's name in the service's working folder must not be imported by the worker."""
 _MAX_LINE_BYTES: Final = 8 * 1024 * 1024
 """A longer line is no message: the worker is broken and is killed."""
 _STACK_DUMP_S: Final = 0.2
@@ -376,11 +378,9 @@ def _spawn(environment: Mapping[str, str] | None) -> tuple[subprocess.Popen[byte
         reports_read, reports_write = os.pipe()
         theirs.callback(os.close, reports_write)
         ours.callback(os.close, reports_read)
-        # -P: a file of a library's name in the service's working folder must not be imported by the worker
-        arguments = [sys.executable, "-P", "-m", "watcher.worker"]
-        arguments += ["--commands-fd", str(commands_read), "--reports-fd", str(reports_write)]
+        descriptors = ["--commands-fd", str(commands_read), "--reports-fd", str(reports_write)]
         process = subprocess.Popen(
-            arguments,
+            [sys.executable, *_PROGRAM, *descriptors],
             pass_fds=(commands_read, reports_write),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,

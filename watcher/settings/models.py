@@ -122,7 +122,7 @@ class Batching(_Section):
 
     max_batch: Count = _BATCHING.max_batch
     max_pixels: Count = 200_000_000
-    """The service reads no picture, so it counts one pixel a byte of the files: more than a photo has."""
+    """The service reads no picture: the worker counts, and ends the batch early."""
     linger_ms: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
 
 
@@ -274,7 +274,6 @@ class Settings(BaseSettings):
             recipes=self._core_recipes(),
             batching=core_policy.BatchPolicy(
                 max_batch=self.batching.max_batch,
-                max_file_bytes=self.batching.max_pixels,
                 linger_s=self.batching.linger_ms / 1000,
             ),
             worker=core_policy.WorkerPolicy(
@@ -301,8 +300,8 @@ class Settings(BaseSettings):
         )
 
     def limits(self) -> Limits:
-        """The bounds on one picture: the code's own, since the configuration has no key for them yet."""
-        return Limits()
+        """The bounds on a picture and a batch; the configuration has a key for the batch only."""
+        return Limits(batch_pixels=self.batching.max_pixels)
 
     def _core_recipes(self) -> tuple[core_policy.Recipe, ...]:
         recipes = tuple(self._core_recipe(recipe) for recipe in self.recipes)

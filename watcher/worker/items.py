@@ -92,12 +92,12 @@ class ItemServer:
         self, engine: Engine, limits: Limits, report: Callable[[FromWorker], None], faults: Faults
     ) -> None:
         self._engine = engine
-        self._limits = limits
+        self.limits = limits
         self._report = report
         self._faults = faults
 
-    def serve(self, batch: str, item: Item, received_ns: int) -> None:
-        """Serve an item and send exactly one final report for it.
+    def serve(self, batch: str, item: Item, received_ns: int) -> int:
+        """Serve an item, send exactly one final report for it and return the pixels of the filled picture.
 
         Raises:
             DeviceLostError: the process must end; the item has no report.
@@ -133,6 +133,7 @@ class ItemServer:
                 "run: watcher retry; if it comes back, report it with the worker's log",
             )
         self._report(report)
+        return report.image.width * report.image.height if isinstance(report, ItemDone) else 0
 
     # --- reports -------------------------------------------------------------------------------------------
 
@@ -169,11 +170,11 @@ class ItemServer:
 
     def _work(self, course: _Course) -> FromWorker:
         item = course.item
-        source = read_file(item.source, item.sha256, max_bytes=self._limits.max_file_bytes)
+        source = read_file(item.source, item.sha256, max_bytes=self.limits.max_file_bytes)
         course.source = source
         course.mask = self._read_mask_file(item)
         self._enter(course, "decode")
-        picture = open_picture(source.data, max_pixels=self._limits.max_pixels)
+        picture = open_picture(source.data, max_pixels=self.limits.max_pixels)
         image = ImageFacts(format=picture.container, width=picture.width, height=picture.height)
         course.image = image
         may_be_marked = course.mask is not None or ("alpha" in item.marks and picture.may_have_alpha)
@@ -192,7 +193,7 @@ class ItemServer:
         if item.mask is None or "mask" not in item.marks:
             return None
         try:
-            return read_file(item.mask, item.mask_sha256, max_bytes=self._limits.max_file_bytes, what="mask")
+            return read_file(item.mask, item.mask_sha256, max_bytes=self.limits.max_file_bytes, what="mask")
         except RefusedError as refusal:
             # A mask that went away is not a picture that went away: what was dispatched has changed.
             code: FailureCode = {"vanished": "changed", "undecodable": "mask_undecodable"}.get(
@@ -205,7 +206,7 @@ class ItemServer:
         for source in course.item.marks:
             if source == "mask" and course.mask is not None:
                 return _Marked(
-                    source, read_mask(course.mask.data, picture, max_pixels=self._limits.max_pixels)
+                    source, read_mask(course.mask.data, picture, max_pixels=self.limits.max_pixels)
                 )
             if source == "alpha":
                 clear = erased(picture, pixels)
@@ -223,7 +224,7 @@ class ItemServer:
     ) -> FromWorker:
         hole = grow(marked.mask, course.item.grow_px)
         self._enter(course, "preprocess")
-        plans = plan_crops(hole, crop_pixels=self._limits.crop_pixels)
+        plans = plan_crops(hole, crop_pixels=self.limits.crop_pixels)
         canvas = canvas_for(picture, pixels, hole, marked.reopen)
         filled = self._fill_crops(course, canvas, hole, plans)
         image = canvas.finish()

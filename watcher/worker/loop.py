@@ -180,9 +180,12 @@ class Worker:
             self._garbage_due = False
             self._reports.send_line(GARBAGE)
         self._reports.send(BatchStarted(batch=batch.batch, received_ns=received_ns))
+        filled_px = 0
         for item in batch.items:
+            if filled_px >= server.limits.batch_pixels:
+                break
             self._answer_pings()
-            server.serve(batch.batch, item, received_ns)
+            filled_px += server.serve(batch.batch, item, received_ns)
         self._reports.send(BatchDone(batch=batch.batch, rss_bytes=rss_bytes()))
 
     def _answer_pings(self) -> None:
