@@ -1,9 +1,9 @@
 """A fake world around `Pipeline`, so that a test reads as a conversation.
 
-The clock stands unless a test says `advance`; inbox, journal, outbox and processes answer as the real ones do. A
-picture's bytes say what a worker makes of it: see `Process.serve`. Whatever no test may ever see (a job that is
-final twice, work that begins before it is saved, a record that does not add up, a timer that fires for nothing)
-fails the test from in here.
+The clock stands unless a test says `advance`; inbox, journal, outbox and processes answer as the real ones
+do. A picture's bytes say what a worker makes of it: see `Process.serve`. What no test may ever see (a job
+that is final twice, work that begins before it is saved, a record that does not add up, a timer that fires
+for nothing) fails the test from in here.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ from watcher.core.policy import Policy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+
+    from watcher.core.job import JsonObject
 
 NS = 1_000_000_000
 MS = 1_000_000
@@ -43,8 +45,19 @@ WORK_SEGMENTS = {
     "composite": 2 * MS,
     "encode": 30 * MS,
 }
-ENGINE = {"configured": "auto", "actual": "patchmatch", "reason": "no weights", "model_sha256": None}
-DEVICE = {"configured": "auto", "available": ["cpu"], "actual": "cpu", "reason": None, "evidence": {}}
+ENGINE: JsonObject = {
+    "configured": "auto",
+    "actual": "patchmatch",
+    "reason": "no weights",
+    "model_sha256": None,
+}
+DEVICE: JsonObject = {
+    "configured": "auto",
+    "available": ["cpu"],
+    "actual": "cpu",
+    "reason": None,
+    "evidence": {},
+}
 
 _Command = TypeVar("_Command")
 
@@ -260,7 +273,7 @@ class Process:
         """Do what the bytes of the item say; False if that ended the process.
 
         `poison` kills the process, `half` has no end, `bad` is undecodable, `engine` makes the engine raise.
-        `alpha` marks itself where the recipe looks for that; else a mask does.
+        `alpha` marks itself where the recipe looks for that; else a mask does, unless it is a `misfit`.
         """
         world, job = self.world, item.job
         picture = world.look(job.source)
@@ -287,6 +300,8 @@ class Process:
             self.failed(item, "engine")
         elif self.world.staging_full:
             self.failed(item, "no_space")
+        elif mask is not None and b"misfit" in mask.data:
+            self.failed(item, "mask_mismatch")
         elif mask is not None:
             self.done(item, unchanged=b"empty" in mask.data)
         elif b"alpha" in data and "alpha" in item.marks:
@@ -347,6 +362,7 @@ class World:
         self.unreadable_folders: tuple[str, ...] = ()
         self.deaf = False
         """Notifications are lost."""
+        self.answers_looks = True
         self.outbox_refuses: str | None = None
         self.staging_full = False
         self.patient = False
@@ -625,6 +641,11 @@ class World:
         self.notify(old, e.Hint.MODIFIED)
         self.notify(new, e.Hint.MOVED_IN)
 
+    def move_unseen(self, old: str, new: str) -> None:
+        """A picture and its mask get other names; the next listing finds out."""
+        for suffix in ("", ".mask.png"):
+            self.disk[new + suffix] = self.disk.pop(old + suffix)
+
     def notify(self, path: str, hint: e.Hint) -> None:
         if not self.deaf and not self.lost:
             self.send(self.observation(path, hint))
@@ -659,7 +680,7 @@ class World:
         return any(path.startswith(f"{folder}/") for folder in self.unreadable_folders)
 
     def _observe(self, path: str) -> e.Event | None:
-        if self.lost or self._is_hidden(path):
+        if self.lost or self._is_hidden(path) or not self.answers_looks:
             return None
         return self.observation(path, e.Hint.CHECKED)
 
@@ -789,6 +810,17 @@ class World:
                 self.work()
 
     # --- what a test asks ---
+
+    def is_idle(self) -> bool:
+        return self.pipeline.is_idle
+
+    def is_drained(self) -> bool:
+        return self.pipeline.is_drained
+
+    def served(self) -> list[str]:
+        """Sources that were given to a worker, in order."""
+        runs = [cmd for cmd in self.commands if isinstance(cmd, c.RunBatch | c.RunCold)]
+        return [item.job.source for run in runs for item in run.batch.items]
 
     def job(self, source: str) -> Job:
         """The youngest job of this picture."""

@@ -1,8 +1,8 @@
 """Anything may happen in any order; in the end every marked picture was cleaned exactly once.
 
-A random world drops, changes, renames and removes files, loses and repeats notifications, kills workers and the
-service (at any command), fills disks, unmounts the inbox. What must never happen at all is checked by the fake
-world as it goes; here it is brought to rest, and then everything is counted.
+A random world drops, changes, renames and removes files, loses and repeats notifications, kills workers and
+the service (at any command), fills disks, unmounts the inbox. What must never happen at all is checked by the
+fake world as it goes; here it is brought to rest, and then everything is counted.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class WorldMachine(RuleBasedStateMachine):
         self.world = World(policy)
         self.overheard: list[e.Event] = []
         self.worker_crashes = 0
-        self.old_results: list[Job] = []
+        self.broken = False
 
     def do(self, action: Callable[..., Any], *arguments: Any) -> None:
         """Do it; if the service dies of it, it is started again."""
@@ -61,6 +61,9 @@ class WorldMachine(RuleBasedStateMachine):
                 self.world.kill_service()
                 self.world.tick()
                 action, arguments = self.world.start, ()
+            except BaseException:
+                self.broken = True
+                raise
             else:
                 return
 
@@ -186,12 +189,12 @@ class WorldMachine(RuleBasedStateMachine):
     def _drain(self) -> None:
         self.world.send(e.DrainRequested("SIGTERM"))
         for _ in range(50):
-            if self.world.pipeline.is_drained:
+            if self.world.is_drained():
                 break
             if not any(process.step() for process in tuple(self.world.processes)):
                 self.world.finish_operations()
                 self.world.advance(1.0)
-        assert self.world.pipeline.is_drained
+        assert self.world.is_drained()
         self.world.restart()
 
     @rule(which=numbers)
@@ -229,6 +232,8 @@ class WorldMachine(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         world = self.world
+        if self.broken:
+            return  # the rule that failed says why
         world.crash_in = None
         world.patient, world.outbox_refuses, world.staging_full = False, None, False
         for file in world.disk.values():
@@ -246,7 +251,7 @@ class WorldMachine(RuleBasedStateMachine):
 
     def check_at_rest(self) -> None:
         world = self.world
-        assert world.pipeline.is_idle
+        assert world.is_idle()
         assert world.staging == {}
         self.check_records()
         active = {job.source: job for job in world.journal.jobs.values() if not job.is_final}
@@ -285,6 +290,7 @@ class WorldMachine(RuleBasedStateMachine):
             if job.source == path and job.identity.picture_sha256 == sha256(file.data)
         ]
         of_mask = [job for job in jobs if job.identity.mask_sha256 == (sha256(mask.data) if mask else None)]
+        self.check_notes(path, of_mask, active)
         marked = mask is not None or (b"alpha" in file.data and path.startswith("alpha/"))
         if b"poison" in file.data or b"bad" in file.data or b"half" in file.data:
             assert active is None
@@ -299,10 +305,19 @@ class WorldMachine(RuleBasedStateMachine):
                 assert made == (expected or cleaned(file.data, mask.data if mask else b""))
         elif active is not None:
             assert active.state is JobState.HELD
-            assert ("held", path) in world.notes
         else:
             needed_nothing = any(job.state in RESULTS for job in jobs)
             assert needed_nothing or any(job.state in REFUSED for job in of_mask), jobs
+
+    def check_notes(self, path: str, jobs: list[Job], active: Job | None) -> None:
+        """The notes of a picture say what became of the bytes that are there now."""
+        notes = {kind for kind, source in self.world.notes if source == path}
+        if active is not None:
+            assert notes == {"held"}
+        elif jobs and jobs[-1].state in REFUSED:
+            assert notes == {"failed"}
+        elif jobs and jobs[-1].state in RESULTS:
+            assert notes == set()
 
 
 QUICK = settings(

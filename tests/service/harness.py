@@ -1,10 +1,10 @@
-"""The whole service in a scratch folder: a real process, real files, a real journal, and what it must end with.
+"""The whole service in a scratch folder: a real process, real files, a real journal, and how it must end.
 
 Rules of this file:
-- Nothing sleeps for a fixed time: `wait_until` polls with a deadline, and a deadline that passes tells what the
-  service last said.
-- `Service.put` knows which results it asked for, so `assert_sound` can hold the outbox, the timing log and the
-  journal against them after any sequence of kills.
+- Nothing sleeps for a fixed time: `wait_until` polls with a deadline, and a deadline that passes tells what
+  the service last said.
+- `Service.put` knows which results it asked for, so `assert_sound` can hold the outbox, the timing log and
+  the journal against them after any sequence of kills.
 """
 
 from __future__ import annotations
@@ -380,9 +380,7 @@ class Service:
     def wait_state(self, state: JobState | str, *, count: int = 1) -> tuple[Job, ...]:
         """Wait until the journal has this many jobs in a state."""
         found: tuple[Job, ...] = self._wait(
-            lambda: (
-                len(jobs := tuple(job for job in self.jobs() if job.state == state)) >= count and jobs
-            ),
+            lambda: len(jobs := tuple(job for job in self.jobs() if job.state == state)) >= count and jobs,
             f"{count} x {state}",
         )
         return found

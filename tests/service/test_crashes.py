@@ -1,11 +1,10 @@
-"""Kills of the service and of its workers, at any moment (issue 2, items 4 and 5): once each, and nothing torn."""
+"""Kills of the service and of its workers at any moment (items 4 and 5): once each, and nothing torn."""
 
 from __future__ import annotations
 
 import os
 import signal
 import time
-from random import Random
 from typing import TYPE_CHECKING
 
 import pytest
@@ -58,13 +57,11 @@ def test_kills_at_every_step_of_a_start_do_no_harm(new_service: NewService) -> N
 @pytest.mark.soak
 def test_twenty_kills_at_any_moment_amid_50_pictures(new_service: NewService) -> None:
     service = new_service(faults="slow_item=0.02")
-    random = Random(2)
     for number in range(50):
         service.put(f"{number:02}.png")
-    for _ in range(20):
+    for kill in range(20):
         service.start(ready=False)
-        moment = time.monotonic() + random.uniform(0.3, 1.6)
-        wait_until(lambda moment=moment: time.monotonic() >= moment, "the moment")
+        time.sleep(0.3 + kill * 7 % 20 / 15)  # moments all over a start and the first batches
         service.kill9()
 
     service.start()
@@ -90,6 +87,24 @@ def test_a_picture_published_before_the_kill_but_not_recorded_is_recorded_once(
     assert not [output for output in service.outputs() if "(2)" in output]
 
 
+def test_what_a_crash_left_in_staging_is_swept_at_the_start(new_service: NewService) -> None:
+    service = new_service()
+    left = [
+        service.state / "staging" / "0123abcd-1.1",
+        service.outbox / ".watcher" / "staging" / "0123abcd-1.2",
+    ]
+    for path in left:
+        path.parent.mkdir(parents=True)
+        path.write_bytes(picture(1)[:500])
+
+    service.start()
+
+    (swept,) = service.log("outbox.swept")
+    assert swept["files"] == 2
+    assert not (service.outbox / ".watcher").exists()
+    service.assert_sound()
+
+
 def test_no_worker_outlives_a_killed_service(new_service: NewService) -> None:
     service = new_service(faults="slow_item=5").start()
     worker = service.worker_pid()
@@ -107,6 +122,27 @@ def test_a_second_service_on_the_same_state_is_refused(service: Service) -> None
     assert str(service.pid) in second.stderr
     assert "running already" in second.stderr
     assert service.run("once").returncode == 75
+
+
+def test_an_outbox_that_is_away_costs_neither_an_attempt_nor_a_result_nor_a_record(
+    new_service: NewService,
+) -> None:
+    service = new_service().start()
+    service.put("before.png")
+    service.wait_record("before.png")
+    away = service.outbox.rename(service.root / "away")
+    for number in range(3):
+        service.put(f"{number}.png")
+
+    (blocked,) = service.wait_log("publish.blocked")
+    assert blocked["reason"]
+    assert not service.outbox.exists(), "what is away must not be made anew"
+    away.rename(service.outbox)
+
+    for number in range(3):
+        assert service.wait_record(f"{number}.png")["attempt"] == 1
+    service.assert_sound()
+    assert len(service.log("publish.blocked")) == 1, "told once, not at every try"
 
 
 # --- the service is asked to end ---------------------------------------------------------------------------
@@ -189,7 +225,9 @@ def test_a_worker_killed_in_mid_batch_costs_no_picture_and_comes_back(new_servic
     assert all(record["segments_ms"]["lost_attempts"] > 0 for record in again)
     assert all(record["path_reason"] in {"crashed", "suspect"} for record in late if record["path"] == "cold")
     assert service.wait_log("worker.exited", pid=worker)[0]["exit_code"] == -signal.SIGKILL
-    fresh = wait_until(lambda: service.worker_pid() not in {worker, None} and service.worker_pid(), "a worker")
+    fresh = wait_until(
+        lambda: service.worker_pid() not in {worker, None} and service.worker_pid(), "a worker"
+    )
     assert fresh != worker
     assert service.status()["worker"]["restarts"] == 1
     service.assert_sound()

@@ -23,7 +23,9 @@ def png_header(width: int, height: int) -> bytes:
     """A PNG that promises so many pixels, and ends properly."""
 
     def chunk(kind: bytes, content: bytes) -> bytes:
-        return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+        return (
+            struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+        )
 
     header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
     return (
@@ -118,7 +120,6 @@ def test_a_young_file_without_an_end_waits_and_is_served_when_it_grows(service: 
 
 @pytest.mark.parametrize("kind", ["folder", "pipe"])
 def test_what_is_no_file_is_never_read(service: Service, kind: str) -> None:
-
 
     path = service.inbox / f"{kind}.png"
     if kind == "folder":

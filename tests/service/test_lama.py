@@ -69,7 +69,12 @@ def test_lama_serves_what_simple_lama_itself_paints(
 ) -> None:
     digest = hashlib.sha256(weights.read_bytes()).hexdigest()
     service = new_service(
-        "[engine]", 'name = "lama"', 'device = "cpu"', "[model]", f'source = "{weights}"', f'sha256 = "{digest}"'
+        "[engine]",
+        'name = "lama"',
+        'device = "cpu"',
+        "[model]",
+        f'source = "{weights}"',
+        f'sha256 = "{digest}"',
     ).start()
     before = pixels(601)
     service.put("lama.png", encoded(before))

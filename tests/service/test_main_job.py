@@ -8,13 +8,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 from PIL import Image
+from PIL.JpegImagePlugin import get_sampling
 
-from tests.service.harness import assert_adds_up, encoded, mask, picture, pixels, sha256
+from tests.service.harness import assert_adds_up, encoded, mask, picture, pixels, sha256, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tests.service.harness import Service
+
+    NewService = Callable[..., Service]
 
 ORIENTATION = 0x0112
 ROTATED = 6
@@ -25,9 +28,8 @@ def test_a_12_megapixel_photo_keeps_its_size_format_metadata_and_all_pixels_outs
     service: Service,
 ) -> None:
     width, height = 4000, 3000
-    y, x = np.mgrid[0:height, 0:width]
-    grain = np.random.default_rng(7).integers(0, 12, (height, width), dtype=np.uint8)
-    stored = np.stack([x // 20 + grain, y // 15 + grain, (x + y) // 40 + grain], axis=-1).astype(np.uint8)
+    tile = np.kron(pixels(7, 100, 75), np.ones((4, 4, 1), np.uint8))
+    stored = np.tile(tile, (height // 300, width // 400, 1))
     exif = Image.Exif()
     exif[ORIENTATION] = ROTATED
     exif[0x010F] = "A camera maker"
@@ -43,16 +45,21 @@ def test_a_12_megapixel_photo_keeps_its_size_format_metadata_and_all_pixels_outs
         assert result.info["dpi"] == source.info["dpi"]
         assert dict(result.getexif()) == dict(source.getexif())
         assert result.quantization == source.quantization  # type: ignore[attr-defined]  # of JPEG files only
+        assert get_sampling(result) == get_sampling(source)
         before, after = np.asarray(source, np.int16), np.asarray(result, np.int16)
+        again = io.BytesIO()
+        source.save(again, "JPEG", qtables=source.quantization, subsampling=get_sampling(source))  # type: ignore[attr-defined]  # as above
+    with Image.open(again) as reencoded:
+        allowed = np.abs(before - np.asarray(reencoded, np.int16)).max(axis=-1)
     top, bottom, left, right = 1300, 1600, 2000, 2200
     grown = max(4, width // 200)
     outside = np.ones((height, width), bool)
     outside[top - grown : bottom + grown, left - grown : right + grown] = False
     difference = np.abs(before - after).max(axis=-1)
     assert difference[~outside].max() > 8, "nothing was filled"
-    # what is left is rounding of one more encoding with the source's own tables
-    assert np.percentile(difference[outside], 99.9) <= 3
-    assert difference[outside].mean() < 0.5
+    # what is left is what one more encoding with the source's own tables does
+    assert difference[outside].mean() <= allowed[outside].mean() + 0.02
+    assert difference[outside].max() <= allowed[outside].max() + 2
     image = record["image"]
     assert (image["format"], image["width"], image["height"]) == ("JPEG", width, height)
     assert 200 * 300 <= image["hole_px"] <= 240 * 340 + 1
@@ -159,32 +166,43 @@ def test_a_record_says_what_ran_and_with_which_evidence(service: Service) -> Non
     assert record["image"]["sha256_out"] == sha256(service.output_of(record))
 
 
-def test_the_chain_adds_up_whatever_became_of_a_job(new_service: Callable[..., Service]) -> None:
-    """Item 7 for cold, hot, held and then done, failed, duplicate, superseded, retried; never mind the machine."""
-    service = new_service("[arrivals]", "quiet_s = 0.3", faults="hot:slow_start=1.5")
-    service.start(ready=False)
-    service.wait_log("inbox.found")
-    service.put("hot.png")
-    service.place("failed.png", b"no picture at all" * 100)
-    service.place("failed.png.mask.png", mask())
-    held = picture(3)
+def test_the_chain_adds_up_whatever_became_of_a_job(new_service: NewService) -> None:
+    """Item 7 on the cold path; hot, retried and lost ones are looked at wherever a test ends soundly."""
+    service = new_service(
+        "[arrivals]", "quiet_s = 0.2", faults="hot:fail_start=78,crash@poison.png,slow_item=0.2"
+    ).start(ready=False)
+    service.wait_log("worker.disabled")
+    twin, held = picture(5), picture(6)
+    service.put("twin.png", twin)
+    service.put("twin-2.png", twin)
     service.place("held.png", held)
+    service.put("failed.png", b"no picture at all" * 100, expect=False)
+    service.put("poison.png", expect=False)
     service.wait_note("held", "held.png")
     service.place("held.png.mask.png", mask())
     service.expect("held.png", held, mask())
-    service.wait_record("held.png")
-    service.put("twin.png", picture(5))
-    service.put("twin-2.png", picture(5))
-    service.wait_record("twin-2.png")
-    service.kill9()
-    service.faults = ""
-    service.start()
-    os_worker = service.worker_pid()
-    assert os_worker
+    service.put("superseded.png", picture(7), expect=False)
+    wait_until(
+        lambda: any(job.source == "superseded.png" for job in service.wait_state("running")), "its turn"
+    )
+    service.put("superseded.png", picture(8))
 
-    service.assert_sound()
-
-    outcomes = {record["outcome"] for record in service.records()}
-    assert outcomes >= {"done", "failed"}
-    for record in service.records():
+    for name, outcome in (
+        ("twin.png", "done"),
+        ("twin-2.png", "done"),
+        ("held.png", "done"),
+        ("superseded.png", "superseded"),
+        ("superseded.png", "done"),
+        ("failed.png", "failed"),
+        ("poison.png", "quarantined"),
+    ):
+        record = service.wait_record(name, outcome={outcome})
         assert_adds_up(record)
+        assert record["total_ms"] > 0
+    poison = service.wait_record("poison.png", outcome={"quarantined"})
+    assert poison["segments_ms"]["lost_attempts"] > 0.5 * poison["total_ms"]
+    copied = next(record for record in service.results() if record["duplicate_of"])
+    assert copied["segments_ms"]["queue"] + copied["segments_ms"]["publish"] > 0.5 * copied["total_ms"]
+    cold = service.wait_record("held.png")["segments_ms"]
+    assert min(cold["process_start"], cold["import"], cold["warmup"], cold["read"]) > 0
+    assert cold["read"] >= 200, "the planted fault sleeps there"

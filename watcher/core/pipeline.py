@@ -83,6 +83,8 @@ class Pipeline:
         """Jobs whose result the outbox would not take, with the reason, until it has taken it."""
         self._refused: dict[str, None] = {}
         """Those of them that are to be offered again."""
+        self._outbox_works = True
+        """The last that was heard of the outbox, one refused job's further refusals apart."""
         self._publish_again_ns: int | None = None
         self._publish_failures = 0
         self._dispatch_blocked_until_ns = 0
@@ -277,14 +279,16 @@ class Pipeline:
 
     def _rescue(self, job: Job) -> None:
         """A crash left this job as it is: see `AFTER_CRASH`."""
-        if job.state is JobState.RUNNING:
-            # The service died, not the picture's process: that was not an attempt.
-            released = replace(job, attempts=max(0, job.attempts - 1), stage_name=None)
-            self._change(released, Cause.RELEASED)
-        elif job.state is JobState.PUBLISHING:
+        if job.state is JobState.PUBLISHING:
             self._jobs.put(job)
             self._sealing[job.id] = None
             self._out.append(c.PublishResult(job, rescue=True))
+            return
+        # What was staged and drafted is void: its instants are of another life.
+        job = replace(job, stage_name=None, sha256_out=None, record=None)
+        if job.state is JobState.RUNNING:
+            # The service died, not the picture's process: that was not an attempt.
+            self._change(replace(job, attempts=max(0, job.attempts - 1)), Cause.RELEASED)
         else:
             self._jobs.put(job)
 
@@ -426,6 +430,8 @@ class Pipeline:
     def _confirm(self, job: Job, facts: PictureFacts, now: e.Instant) -> None:
         """The job is what the inbox holds; after a restart its clock starts here."""
         moved_on = job.fingerprint != facts.picture.fingerprint
+        if job.state is JobState.HELD and job.clock is None:  # a crash may have kept its note from the disk
+            self._write_held_note(job)
         job = _with_files(replace(job, clock=job.clock or _clock(facts, now)), facts)
         self._jobs.put(job)
         if job.state is not JobState.WAITING:
@@ -506,6 +512,8 @@ class Pipeline:
 
     def _needs_nothing(self, facts: PictureFacts, answer: Job, current: Job | None, now: e.Instant) -> None:
         self._note_served(answer, facts)
+        if answer.state in _RESULTS and not facts.last.restored:  # other bytes may have failed here meanwhile
+            self._out.append(c.RemoveNote(facts.path))
         if current is not None:
             self._end(current, Cause.BYTES_CHANGED, now, reason=f"served before as job {answer.id}")
 
@@ -525,11 +533,12 @@ class Pipeline:
         )
         for job in jobs:
             self._out.append(c.SaveJob(replace(job, source=facts.path)))
-        if answer.state not in _RESULTS:
-            self._out.append(c.RemoveNote(answer.source))
+        if answer.state not in _RESULTS:  # the old path's note went with what was there, or is another's
             self._write_failed_note(replace(answer, source=facts.path))
 
     def _tell_done_before(self, job: Job, facts: PictureFacts) -> None:
+        if job.state not in _RESULTS:  # its note went with the picture, or a crash kept it from the disk
+            self._write_failed_note(job)
         if facts.last.restored:
             return  # a restart is no news
         self._log(
@@ -541,8 +550,6 @@ class Pipeline:
             output=job.output,
             remedy=_retry_remedy(job),
         )
-        if job.state not in _RESULTS:  # its note went with the picture
-            self._write_failed_note(job)
 
     def _write_failed_note(self, job: Job) -> None:
         remedy = job.record.get("remedy") if job.record is not None else None
@@ -649,6 +656,7 @@ class Pipeline:
         if now.mono_ns < until_ns:
             self._linger_until_ns = until_ns
             return
+        batch = self._with_care(batch)
         if any(job.suspect for job in batch):  # only without a cold path: a suspect goes alone
             batch = tuple(takewhile(lambda job: not job.suspect, batch)) or batch[:1]
         incarnation = self._lanes.supervisor.incarnation
@@ -693,8 +701,12 @@ class Pipeline:
             if self._may_go(job, now) == "cold" and self._lanes.route(job, now.mono_ns).reason is reason
         )
         if reason is PathReason.ONCE:
-            return tuple(same_way)
-        return choose_batch(same_way, self._policy.batching)
+            return self._with_care(tuple(same_way))
+        return self._with_care(choose_batch(same_way, self._policy.batching))
+
+    def _with_care(self, batch: tuple[Job, ...]) -> tuple[Job, ...]:
+        """While the outbox refuses results, one job at a time goes, to learn whether it refuses all."""
+        return batch if self._outbox_works else batch[:1]
 
     def _may_go(self, job: Job, now: e.Instant) -> Literal["hot", "cold", "wait"]:
         return self._lanes.route(job, now.mono_ns).path if self._is_complete(job) else "wait"
@@ -819,7 +831,6 @@ class Pipeline:
             suspect=False,
             solo_faults=0,
         )
-        self._space_failures = 0
         self._jobs.put(job)
         self._seal(job)
 
@@ -845,7 +856,7 @@ class Pipeline:
         held = self._change(replace(job, solo_faults=0), Cause.FOUND_UNMARKED)
         self._log("info", "job.held", job=held.id, source=held.source)
         self._out.append(c.RemoveNote(held.source))  # an earlier failure's
-        self._out.append(c.WriteNote("held", held.source, self._held_note(held)))
+        self._write_held_note(held)
         self._release_duplicates(held, now)
         self._look_again(held)
 
@@ -1104,6 +1115,10 @@ class Pipeline:
         job = self._leave_outbox(event.job)
         if job is None:
             return
+        self._space_failures = 0
+        if not self._outbox_works:
+            self._outbox_works = True
+            self._dispatch_blocked_until_ns = 0
         if was_blocked and not self._blocked:
             self._log("info", "publish.resumed", job=job.id)
         unchanged = bool(job.record and job.record.get("unchanged"))
@@ -1116,6 +1131,8 @@ class Pipeline:
             return
         if not self._blocked:
             self._log("error", "publish.blocked", job=job.id, source=job.source, reason=event.reason)
+        if job.id not in self._blocked:
+            self._outbox_works = False
         self._blocked[job.id] = event.reason
         if self._draining is not None:
             # It stays as the journal has it: the next start finishes it.
@@ -1125,7 +1142,8 @@ class Pipeline:
         if self._publish_again_ns is None:
             self._publish_again_ns = now.mono_ns + self._publish_patience_ns(self._publish_failures)
             self._publish_failures += 1
-        self._dispatch_blocked_until_ns = self._publish_again_ns
+        if not self._outbox_works:
+            self._dispatch_blocked_until_ns = self._publish_again_ns
 
     def _publish_again(self) -> None:
         self._publish_again_ns = None
@@ -1148,6 +1166,7 @@ class Pipeline:
         if self._blocked.pop(job_id, None) is not None and not self._blocked:
             self._publish_failures = 0
             self._publish_again_ns = None
+            self._outbox_works = True
             self._dispatch_blocked_until_ns = 0
         return self._jobs.get(job_id)
 
@@ -1186,6 +1205,9 @@ class Pipeline:
         self._jobs.remove(job.id)
         self._incomplete_until_ns.pop(job.id, None)
         self._engine_faults.pop(job.id, None)
+        refused = ended.state in {JobState.FAILED, JobState.QUARANTINED}
+        if not refused:  # before the job is final: what a crash leaves undone then is done again
+            self._out.append(c.RemoveNote(job.source))
         self._out.append(c.FinishJob(ended))
         self._finished[ended.state.value] = self._finished.get(ended.state.value, 0) + 1
         self._last_finished = made
@@ -1223,8 +1245,6 @@ class Pipeline:
             self._out.append(c.DiscardStage(job.stage_name))
         if job.state in {JobState.FAILED, JobState.QUARANTINED}:
             self._out.append(c.WriteNote("failed", job.source, _failed_note(job, remedy)))
-        else:
-            self._out.append(c.RemoveNote(job.source))
         job = self._release_duplicates(job, now)
         if job.state in _RESULTS and self._policy.after != "keep":
             self._out.append(c.ApplyAfter(job))
@@ -1272,6 +1292,9 @@ class Pipeline:
         self._intake.touch(job.source)
 
     # --- details -------------------------------------------------------------------------------------------
+
+    def _write_held_note(self, job: Job) -> None:
+        self._out.append(c.WriteNote("held", job.source, self._held_note(job)))
 
     def _held_note(self, job: Job) -> JsonObject:
         certain, *others = mask_names(job.source)

@@ -29,8 +29,8 @@ _GAP_FACTOR: Final = 3
 _MAX_CHECK_FACTOR: Final = 10
 """Looks at a file that stays open back off to this many quiet periods."""
 _MEMORY_FACTOR: Final = 10
-"""For so many quiet periods a settled path is remembered as one that closes repeatedly, and it is waited for at
-most so long: a picture that is saved again much later is a second picture, not a slow writer."""
+"""A settled path is remembered as one that closes repeatedly for so many quiet periods, and is waited for so
+long at most. A picture that is saved again much later is a second picture, no slow writer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +189,7 @@ class SettleTracker:
             pending.observed_ns = pending.changed_ns = seen.observed_ns
             pending.open_checks = 0
             pending.hopeless = False
-        if seen.hint is Hint.CLOSED:
+        if seen.hint is Hint.CLOSED and seen.fingerprint.size_bytes:
             pending.closes += 1
         return pending
 

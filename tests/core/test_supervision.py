@@ -1,0 +1,396 @@
+"""The resident worker's life: its table, its times, and a random life in which no rule may ever be broken."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from watcher.core.commands import Command, DrainWorker, KillWorker, Log, StartWorker
+from watcher.core.policy import WorkerPolicy
+from watcher.core.supervision import ALIVE, TRANSITIONS, Report, Supervisor, WorkerState
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+NS = 1_000_000_000
+S, R = WorkerState, Report
+ENDS = {
+    R.EXITED: S.BACKOFF,
+    R.EXITED_TOO_OFTEN: S.OPEN,
+    R.EXITED_FOR_GOOD: S.DISABLED,
+    R.EXITED_UNWANTED: S.STOPPED,
+}
+EXPECTED = {
+    S.STOPPED: {R.WANTED: S.STARTING},
+    S.STARTING: {
+        **ENDS,
+        R.BECAME_READY: S.READY,
+        R.DRAIN_BEGUN: S.DRAINING,
+        R.DEADLINE_PASSED: S.KILLING,
+    },
+    S.READY: {**ENDS, R.BATCH_GIVEN: S.BUSY, R.DRAIN_BEGUN: S.DRAINING},
+    S.BUSY: {
+        **ENDS,
+        R.BATCH_ENDED: S.READY,
+        R.DRAIN_BEGUN: S.DRAINING,
+        R.DEADLINE_PASSED: S.KILLING,
+    },
+    S.DRAINING: {
+        R.DEADLINE_PASSED: S.KILLING,
+        R.EXITED: S.STOPPED,
+        R.EXITED_UNWANTED: S.STOPPED,
+    },
+    S.KILLING: {**ENDS, R.DEADLINE_PASSED: S.KILLING},
+    S.BACKOFF: {R.DRAIN_BEGUN: S.STOPPED, R.DEADLINE_PASSED: S.STARTING},
+    S.OPEN: {R.DRAIN_BEGUN: S.STOPPED, R.DEADLINE_PASSED: S.HALF_OPEN},
+    S.HALF_OPEN: {
+        **ENDS,
+        R.EXITED: S.OPEN,
+        R.BECAME_READY: S.READY,
+        R.DRAIN_BEGUN: S.DRAINING,
+        R.DEADLINE_PASSED: S.KILLING,
+    },
+    S.DISABLED: {},
+}
+
+
+def test_the_table_edge_by_edge() -> None:
+    assert TRANSITIONS == EXPECTED
+
+
+def test_killing_is_left_only_by_an_exit() -> None:
+    ways_out = {report for report, target in TRANSITIONS[S.KILLING].items() if target is not S.KILLING}
+    assert ways_out == set(ENDS)
+
+
+class Life:
+    """A supervisor, its clock, and the commands that it gave."""
+
+    def __init__(self, policy: WorkerPolicy | None = None, jitter: float = 0.5) -> None:
+        self.now_ns = 1000 * NS
+        self.commands: list[Command] = []
+        self.spawned = 0
+        self.supervisor = Supervisor(policy or WorkerPolicy(), self._take_incarnation, lambda: jitter)
+
+    def _take_incarnation(self) -> int:
+        self.spawned += 1
+        return self.spawned
+
+    def take(self, commands: Iterable[Command]) -> None:
+        self.commands.extend(commands)
+
+    def wait(self, seconds: float) -> None:
+        self.now_ns += round(seconds * NS)
+        deadline_ns = self.supervisor.deadline_ns
+        if deadline_ns is not None and deadline_ns <= self.now_ns:
+            self.take(self.supervisor.deadline_passed(self.now_ns))
+
+    def start(self) -> None:
+        self.take(self.supervisor.want(self.now_ns))
+
+    def ready(self) -> None:
+        self.take(self.supervisor.became_ready(self.now_ns))
+
+    def busy(self) -> None:
+        self.take(self.supervisor.batch_given(self.now_ns))
+
+    def exit(self, code: int = -9) -> None:
+        self.take(self.supervisor.exited(code, self.now_ns))
+
+    def given(self, kind: type[Command]) -> int:
+        return sum(isinstance(command, kind) for command in self.commands)
+
+    @property
+    def wait_s(self) -> float:
+        """How long the next deadline is away."""
+        assert self.supervisor.deadline_ns is not None
+        return (self.supervisor.deadline_ns - self.now_ns) / NS
+
+
+def test_it_is_started_once_however_often_it_is_wanted() -> None:
+    life = Life()
+    life.start()
+    life.start()
+    life.ready()
+    life.start()
+    assert life.commands == [StartWorker(1)]
+    assert life.supervisor.is_current(1)
+
+
+def test_the_pauses_between_starts_double_up_to_a_ceiling() -> None:
+    life = Life(WorkerPolicy(breaker_crashes=100))
+    life.start()
+    pauses = []
+    for _ in range(12):
+        life.exit()
+        pauses.append(life.wait_s)
+        life.wait(life.wait_s)
+    assert pauses[:4] == [0.25, 0.5, 1.0, 2.0]
+    assert pauses[-1] == 30.0
+    assert life.given(StartWorker) == 13
+
+
+def test_a_healthy_life_and_a_good_batch_start_the_pauses_over() -> None:
+    life = Life(WorkerPolicy(breaker_crashes=100))
+    life.start()
+    for _ in range(4):
+        life.exit()
+        life.wait(life.wait_s)
+    life.ready()
+    life.wait(61)
+    life.busy()
+    life.take(life.supervisor.batch_ended(1, 0, life.now_ns))
+    life.exit()
+    assert life.wait_s == 0.25
+
+
+def test_a_worker_that_dies_young_does_not_start_the_pauses_over() -> None:
+    life = Life(WorkerPolicy(breaker_crashes=100))
+    life.start()
+    for _ in range(3):
+        life.ready()
+        life.busy()
+        life.take(life.supervisor.batch_ended(1, 0, life.now_ns))
+        life.exit()
+        last_s = life.wait_s
+        life.wait(last_s)
+    assert last_s == 1.0
+
+
+def test_the_breaker_opens_ever_longer_and_closes_with_health() -> None:
+    life = Life()
+    life.start()
+    for _ in range(4):
+        life.exit()
+        life.wait(life.wait_s)
+    life.exit()
+    states, pauses = [life.supervisor.state], [life.wait_s]
+    for _ in range(6):
+        life.wait(life.wait_s)
+        states.append(life.supervisor.state)
+        life.exit()
+        pauses.append(life.wait_s)
+    assert states == [S.OPEN] + [S.HALF_OPEN] * 6
+    assert pauses == [60, 120, 240, 480, 900, 900, 900]
+    life.wait(900)
+    life.ready()
+    assert (life.supervisor.state, life.supervisor.fault) == (S.READY, None)
+
+
+def test_at_most_five_starts_in_two_minutes() -> None:
+    life = Life()
+    life.start()
+    until_ns = life.now_ns + 120 * NS
+    while life.now_ns < until_ns:
+        if life.supervisor.state in ALIVE:
+            life.exit()
+        life.wait(0.5)
+    assert life.given(StartWorker) <= 6, "five, and the first trial of the breaker"
+
+
+@pytest.mark.parametrize("state", [S.STARTING, S.BUSY, S.HALF_OPEN])
+def test_a_deadline_kills_and_is_a_stall(state: WorkerState) -> None:
+    life = Life(WorkerPolicy(breaker_crashes=1))
+    life.start()
+    if state is S.HALF_OPEN:
+        life.exit()
+        life.wait(60)
+    if state is S.BUSY:
+        life.ready()
+        life.busy()
+    assert life.supervisor.state is state
+    life.wait(120)
+    assert life.supervisor.state is S.KILLING
+    assert life.supervisor.fault == "stalled", "known at the kill, not only at the death"
+    life.exit()
+    assert life.supervisor.fault == "stalled"
+
+
+def test_a_kill_that_does_not_kill_is_repeated_ever_more_rarely() -> None:
+    life = Life()
+    life.start()
+    life.wait(120)
+    pauses = []
+    for _ in range(6):
+        pauses.append(life.wait_s)
+        life.wait(life.wait_s)
+    assert pauses == [5, 10, 20, 40, 60, 60]
+    assert life.given(KillWorker) == 7
+    assert life.given(StartWorker) == 1
+    kills = [command for command in life.commands if isinstance(command, Log)]
+    assert [log.level for log in kills] == ["warning"] + ["error"] * 6
+
+
+def test_progress_puts_the_deadline_off_only_while_busy() -> None:
+    life = Life()
+    life.start()
+    life.wait(100)
+    life.supervisor.progressed(life.now_ns)
+    assert life.wait_s == 20
+    life.ready()
+    life.busy()
+    life.wait(100)
+    life.supervisor.progressed(life.now_ns)
+    assert life.wait_s == 120
+
+
+@pytest.mark.parametrize(
+    ("policy", "items", "rss_bytes"),
+    [(WorkerPolicy(recycle_items=3), 3, 0), (WorkerPolicy(recycle_rss_bytes=10), 1, 11)],
+)
+def test_a_used_up_worker_is_drained_between_batches_and_replaced_without_a_fault(
+    policy: WorkerPolicy, items: int, rss_bytes: int
+) -> None:
+    life = Life(policy)
+    life.start()
+    life.ready()
+    life.busy()
+    life.take(life.supervisor.batch_ended(items, rss_bytes, life.now_ns))
+    assert life.given(DrainWorker) == 1
+    life.exit(0)
+    assert life.supervisor.state is S.STARTING
+    assert life.supervisor.fault is None
+    assert life.supervisor.restarts == 0
+    assert life.supervisor.is_current(2)
+    assert not life.supervisor.is_current(1)
+
+
+def test_exit_78_is_for_good() -> None:
+    life = Life()
+    life.start()
+    life.exit(78)
+    assert life.supervisor.state is S.DISABLED
+    assert life.supervisor.deadline_ns is None
+    life.start()
+    assert life.given(StartWorker) == 1
+
+
+def _live_to(state: WorkerState) -> Life:
+    """A life that has come to this state."""
+    life = Life(WorkerPolicy(breaker_crashes=2))
+    ways: dict[WorkerState, tuple[Callable[[], object], ...]] = {
+        S.STOPPED: (),
+        S.STARTING: (life.start,),
+        S.READY: (life.start, life.ready),
+        S.BUSY: (life.start, life.ready, life.busy),
+        S.DRAINING: (life.start, life.ready, lambda: life.supervisor._drain(life.now_ns)),
+        S.KILLING: (life.start, lambda: life.wait(120)),
+        S.BACKOFF: (life.start, life.exit),
+        S.OPEN: (life.start, life.exit, lambda: life.wait(1), life.exit),
+        S.HALF_OPEN: (life.start, life.exit, lambda: life.wait(1), life.exit, lambda: life.wait(60)),
+        S.DISABLED: (life.start, lambda: life.exit(78)),
+    }
+    for step in ways[state]:
+        step()
+    assert life.supervisor.state is state
+    return life
+
+
+@pytest.mark.parametrize("state", list(WorkerState))
+def test_a_drain_ends_in_rest_from_every_state(state: WorkerState) -> None:
+    life = _live_to(state)
+    life.take(life.supervisor.drain(life.now_ns))
+    starts = life.given(StartWorker)
+    for _ in range(10):
+        if life.supervisor.state is S.KILLING:
+            life.exit()
+        life.wait(100)
+    assert life.supervisor.state in {S.STOPPED, S.DISABLED}
+    assert life.given(StartWorker) == starts
+
+
+class SupervisedLife(RuleBasedStateMachine):
+    """Everything that can happen to a worker, in any order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.life = Life(WorkerPolicy(recycle_items=3, breaker_crashes=3))
+        self.alive: set[int] = set()
+        self.drained = False
+        self.last = self.life.supervisor.state
+        self.exited = False
+
+    def take(self, commands: Iterable[Command]) -> None:
+        for command in commands:
+            if isinstance(command, StartWorker):
+                assert not self.alive, "two processes"
+                assert not self.drained, "a start after the end"
+                self.alive.add(command.incarnation)
+            elif isinstance(command, KillWorker | DrainWorker):
+                assert command.incarnation in self.alive
+
+    @rule()
+    def want(self) -> None:
+        if not self.drained:
+            self.take(self.life.supervisor.want(self.life.now_ns))
+
+    @precondition(lambda self: self.alive)
+    @rule()
+    def ready(self) -> None:
+        self.take(self.life.supervisor.became_ready(self.life.now_ns))
+
+    @precondition(lambda self: self.life.supervisor.state is S.READY)
+    @rule()
+    def give(self) -> None:
+        self.take(self.life.supervisor.batch_given(self.life.now_ns))
+
+    @precondition(lambda self: self.life.supervisor.state in {S.BUSY, S.KILLING, S.DRAINING})
+    @rule()
+    def end_batch(self) -> None:
+        self.take(self.life.supervisor.batch_ended(1, 0, self.life.now_ns))
+
+    @precondition(lambda self: self.alive)
+    @rule()
+    def progress(self) -> None:
+        self.life.supervisor.progressed(self.life.now_ns)
+
+    @precondition(lambda self: self.alive)
+    @rule(code=st.sampled_from([0, -9, 1, 1, 70]))
+    def end(self, code: int) -> None:
+        (incarnation,) = self.alive
+        assert self.life.supervisor.is_current(incarnation)
+        self.alive.clear()
+        self.exited = True
+        self.take(self.life.supervisor.exited(code, self.life.now_ns))
+        assert not self.life.supervisor.is_current(incarnation)
+
+    @rule(seconds=st.sampled_from([0.1, 1, 10, 60, 130, 1000]))
+    def wait(self, seconds: float) -> None:
+        supervisor = self.life.supervisor
+        self.life.now_ns += round(seconds * NS)
+        for _ in range(3):
+            if supervisor.deadline_ns is None or supervisor.deadline_ns > self.life.now_ns:
+                return
+            self.take(supervisor.deadline_passed(self.life.now_ns))
+        assert supervisor.deadline_ns is None or supervisor.deadline_ns > self.life.now_ns, "a busy loop"
+
+    @rule()
+    def drain(self) -> None:
+        if self.life.now_ns % 5 == 0:  # not in every life, or none would be long
+            self.drained = True
+            self.take(self.life.supervisor.drain(self.life.now_ns))
+
+    @invariant()
+    def a_process_is_there_exactly_when_the_state_says_so(self) -> None:
+        assert bool(self.alive) is (self.life.supervisor.state in ALIVE)
+
+    @invariant()
+    def no_state_can_stand_still(self) -> None:
+        supervisor = self.life.supervisor
+        at_rest = {S.STOPPED, S.READY, S.DISABLED}
+        assert (supervisor.deadline_ns is None) is (supervisor.state in at_rest), supervisor.state
+
+    @invariant()
+    def killing_is_left_on_a_death_only(self) -> None:
+        state = self.life.supervisor.state
+        if self.last is S.KILLING and state is not S.KILLING:
+            assert self.exited
+        self.last, self.exited = state, False
+
+
+SupervisedLife.TestCase.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+TestSupervisedLife = SupervisedLife.TestCase
