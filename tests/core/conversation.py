@@ -363,6 +363,8 @@ class World:
         self.deaf = False
         """Notifications are lost."""
         self.answers_looks = True
+        self.disposes = False
+        """`ApplyAfter` takes the files away, as it really does."""
         self.outbox_refuses: str | None = None
         self.staging_full = False
         self.patient = False
@@ -565,6 +567,8 @@ class World:
             case c.ApplyAfter():
                 assert self.journal.jobs[command.job.id].is_final
                 self.disposed.append(command.job.source)
+                if self.disposes:
+                    self.operations.append(lambda: self._dispose(command.job))
             case _:
                 raise AssertionError(command)
 
@@ -764,6 +768,15 @@ class World:
         self.outbox[job.output] = staged
         self._discard(job.stage_name)
         return e.ResultPublished(job.id, job.output, self.now_ns)
+
+    def _dispose(self, job: Job) -> None:
+        for path, expected in (
+            (job.mask, job.identity.mask_sha256),
+            (job.source, job.identity.picture_sha256),
+        ):
+            file = self.look(path) if path is not None else None
+            if path is not None and file is not None and sha256(file.data) == expected:
+                self.remove(path)
 
     def _discard(self, stage_name: str) -> None:
         self.staging.pop(stage_name, None)

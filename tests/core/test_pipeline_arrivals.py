@@ -228,7 +228,7 @@ def test_a_mask_that_changes_before_dispatch_is_served_as_it_is_then() -> None:
 
 
 def test_a_job_is_not_given_away_while_its_mask_is_in_question() -> None:
-    """The worker is free, the mask's bytes are known, and the journal's answer about them is still to come."""
+    """The worker is free, the mask's bytes are known, the journal's answer about them is still to come."""
     world = ready_world()
     drop_busy(world)
     world.drop_mask("a.jpg", b"mask one")

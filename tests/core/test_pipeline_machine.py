@@ -8,12 +8,19 @@ fake world as it goes; here it is brought to rest, and then everything is counte
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from tests.core.conversation import DiskFile, ServiceCrashed, World, cleaned, sha256
 from watcher.core import events as e
@@ -29,6 +36,19 @@ PICTURES = ("a.jpg", "b.jpg", "sub/c.jpg", "alpha/d.png")
 CONTENTS = (b"picture one", b"picture two", b"an alpha picture", b"bad picture", b"half a picture", b"poison")
 MASKS = (b"mask one", b"mask two", b"an empty mask")
 RECIPES = (Recipe("alpha", ("alpha/**",), ("mask", "alpha")), Recipe())
+BASE = Policy(
+    recipes=RECIPES,
+    batching=BatchPolicy(max_batch=3),
+    worker=WorkerPolicy(recycle_items=5, breaker_crashes=3),
+    cold=ColdPolicy(max_parallel=2),
+)
+POLICIES = (
+    BASE,
+    replace(BASE, cold=ColdPolicy(enabled=False)),
+    replace(BASE, once=True),
+    replace(BASE, worker=WorkerPolicy(lazy=True), batching=BatchPolicy(linger_s=0.5)),
+    replace(BASE, after="delete"),
+)
 RESULTS = {JobState.DONE, JobState.UNCHANGED}
 REFUSED = {JobState.FAILED, JobState.QUARANTINED}
 
@@ -41,13 +61,7 @@ numbers = st.integers(0, 30)
 class WorldMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
-        policy = Policy(
-            recipes=RECIPES,
-            batching=BatchPolicy(max_batch=3),
-            worker=WorkerPolicy(recycle_items=5, breaker_crashes=3),
-            cold=ColdPolicy(max_parallel=2),
-        )
-        self.world = World(policy)
+        self.world = World(POLICIES[0])
         self.overheard: list[e.Event] = []
         self.worker_crashes = 0
         self.broken = False
@@ -66,6 +80,11 @@ class WorldMachine(RuleBasedStateMachine):
                 raise
             else:
                 return
+
+    @initialize(policy=st.sampled_from(POLICIES))
+    def configure(self, policy: Policy) -> None:
+        self.world = World(policy)
+        self.world.disposes = True
 
     # --- files ---
 
@@ -321,7 +340,7 @@ class WorldMachine(RuleBasedStateMachine):
 
 
 QUICK = settings(
-    max_examples=60,
+    max_examples=120,
     stateful_step_count=40,
     deadline=None,
     report_multiple_bugs=False,
@@ -337,5 +356,5 @@ def test_whatever_happens_every_marked_picture_is_cleaned_once() -> None:
 @pytest.mark.timeout(3600)
 def test_whatever_happens_for_a_long_time() -> None:
     run_state_machine_as_test(
-        WorldMachine, settings=settings(QUICK, max_examples=3000, stateful_step_count=80)
+        WorldMachine, settings=settings(QUICK, max_examples=1500, stateful_step_count=60)
     )

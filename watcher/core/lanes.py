@@ -66,6 +66,7 @@ class Lanes:
     last_reason: str | None = None
     cold_start_failures: int = 0
     cold_blocked_until_ns: int = 0
+    _cold_failed_for_good: bool = False
     _incarnations: int = 0
     _batches: int = 0
     _cold_seconds: float | None = None
@@ -152,9 +153,20 @@ class Lanes:
             return None, None
         return flight.ready.segments_ns, flight.ready.ready_ns
 
+    @property
+    def cold_is_hopeless(self) -> bool:
+        """One-shots cannot start: for good, as the last one said, or time after time."""
+        return self._cold_failed_for_good or self.cold_start_failures >= self.policy.worker.breaker_crashes
+
+    def cold_started(self) -> None:
+        """A one-shot has read its batch: its kind can start."""
+        self.cold_start_failures = 0
+        self._cold_failed_for_good = False
+
     def cold_start_failed(self, now_ns: int, *, for_good: bool) -> float:
         """A one-shot died before it was ready: wait before the next. Returns the wait in seconds."""
         self.cold_start_failures += 1
+        self._cold_failed_for_good = for_good
         ceiling_s = self.policy.worker.backoff_max_s
         wait_s: float = min(
             ceiling_s, self.policy.worker.backoff_first_s * 2 ** min(self.cold_start_failures, 30)

@@ -138,14 +138,24 @@ class Pipeline:
 
     @property
     def is_idle(self) -> bool:
-        """All that is there is worked off: what is left waits for a person (held) or for bytes (waiting)."""
+        """All that is there is worked off: what is left waits for a person (held) or for bytes (waiting).
+
+        Or, with `once`, for a process that cannot be started; then `open_jobs` is not 0.
+        """
         return (
             self._intake.is_settled
             and not self._questions
             and not self._lanes.flights
             and not self._sealing
-            and not any(self._intake.facts(job.source) is not None for job in self._jobs.ready())
+            and not self._has_work
         )
+
+    @property
+    def _has_work(self) -> bool:
+        """Some job is ready, its files are there, and somebody can serve it."""
+        if self._policy.once and self._lanes.cold_is_hopeless:
+            return False
+        return any(self._intake.facts(job.source) is not None for job in self._jobs.ready())
 
     @property
     def is_watching(self) -> bool:
@@ -785,7 +795,6 @@ class Pipeline:
         if flight is not None and flight.path == "cold":
             flight.ready = event
             flight.progressed_ns = now.mono_ns
-            self._lanes.cold_start_failures = 0
             self._log("debug", "worker.ready", **fields)
 
     def _progressed(self, event: e.BatchStarted | e.ItemStarted | e.ItemProgressed, now: e.Instant) -> None:
@@ -794,6 +803,8 @@ class Pipeline:
             return
         self._note_progress(flight, now)
         flight.started = True
+        if flight.path == "cold":
+            self._lanes.cold_started()
         if isinstance(event, e.ItemStarted):
             flight.in_progress = event.job
 
