@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from watcher.core.events import Event
     from watcher.core.job import Job
-    from watcher.ports import Journal, Sink
+    from watcher.ports import Journal, RemediableError, Sink
     from watcher.settings import Settings
 
 _MIB: Final = 1_048_576
@@ -40,10 +40,11 @@ _MIB: Final = 1_048_576
 
 @dataclass(frozen=True, slots=True)
 class OnceSummary:
-    """What one `watcher once` did: the jobs that ended, and those that wait for a mask."""
+    """What one `watcher once` did: the jobs that ended, those that wait for a mask, and what kept others."""
 
     finished: tuple[Job, ...]
     held: tuple[Job, ...]
+    trouble: RemediableError | None = None
 
 
 def run_service(chosen: Settings) -> int:
@@ -94,7 +95,7 @@ def run_once(chosen: Settings, on_progress: Callable[[Job, int], None]) -> OnceS
         with _signals(runtime):
             _work(runtime, until_idle=True)
         held = runtime.held
-    return OnceSummary(tuple(finished), held)
+    return OnceSummary(tuple(finished), held, runtime.trouble())
 
 
 def _work(runtime: Runtime, *, until_idle: bool) -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import queue
 from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 from watcher.core import commands as c
 from watcher.core import events as e
@@ -21,7 +21,7 @@ from watcher.ports import RemediableError
 from watcher.telemetry import log
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from watcher.core.job import Job
     from watcher.core.pipeline import Pipeline
@@ -46,6 +46,7 @@ _MARK_AFTER: Final = 64
 """Timing lines are marked as written in groups: a mark that is lost costs a look into the log at start."""
 _JOURNAL_RETRY_S: Final = 1.0
 _TRY_AGAIN: Final = 75
+_CONFIGURATION: Final = 78
 _TELLING: Final = (
     e.InboxListed,
     e.InboxLost,
@@ -106,6 +107,7 @@ class Runtime:
         self._status_dirty = True
         self._status_written_ns = 0
         self._drains_asked = 0
+        self._last_exit: e.WorkerExited | None = None
 
     # --- what others call, from any thread or a signal ---
 
@@ -122,6 +124,18 @@ class Runtime:
     def open_jobs(self) -> int:
         """How many pictures are still to be worked off, as far as they are known."""
         return self._pipeline.open_jobs
+
+    def trouble(self) -> RemediableError | None:
+        """Why pictures that are ready are not being served, if there are such, with what a person can do."""
+        ready = cast("Mapping[str, int]", self._pipeline.snapshot()["jobs"]).get(JobState.READY, 0)
+        if not ready or self._last_exit is None:
+            return None
+        ended = self._last_exit
+        return RemediableError(
+            f"no worker can be started, so {ready} of the pictures wait: {ended.reason or ended.story}",
+            ended.remedy or "worker.log in state_dir says more; `watcher doctor` looks at the installation",
+            exit_code=_CONFIGURATION if ended.exit_code == _CONFIGURATION else _TRY_AGAIN,
+        )
 
     @property
     def held(self) -> tuple[Job, ...]:
@@ -196,6 +210,8 @@ class Runtime:
             self._status_dirty = True
         if isinstance(event, e.InboxListed):
             self._requests_due = True
+        if isinstance(event, e.WorkerExited):
+            self._last_exit = event
         self._keep_house(now.mono_ns)
 
     # --- commands ---

@@ -70,6 +70,25 @@ def test_once_of_an_empty_inbox_starts_no_worker_and_exits_0(new_service: NewSer
     assert not (service.state / "worker.log").exists()
 
 
+def test_once_says_why_no_worker_can_be_started_and_loses_nothing(new_service: NewService) -> None:
+    service = new_service(
+        "[arrivals]", "quiet_s = 0.2", "[engine]", 'name = "lama"', "[model]", 'source = "no.pt"'
+    )
+    service.put("0.png")
+
+    failed = service.run("once")
+
+    assert failed.returncode == 78, failed.stderr
+    assert "so 1 of the pictures wait" in failed.stderr
+    assert "no.pt" in failed.stderr
+    assert service.results() == []
+
+    mended = service.run("once", "--engine", "patchmatch")
+
+    assert mended.returncode == 0, mended.stderr
+    assert [record["outcome"] for record in service.results()] == ["done"]
+
+
 def test_once_quarantines_what_kills_its_process_and_does_the_others(new_service: NewService) -> None:
     service = new_service("[arrivals]", "quiet_s = 0.2", faults="segv@poison.png")
     service.put("poison.png", expect=False)

@@ -62,7 +62,7 @@ MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (
             record TEXT,
             logged INTEGER NOT NULL DEFAULT 0
         )""",
-        "CREATE INDEX jobs_by_identity ON jobs (picture_sha256, mask_sha256, recipe)",
+        "CREATE INDEX jobs_by_picture ON jobs (picture_sha256, recipe)",
         "CREATE INDEX jobs_by_state ON jobs (state)",
         "CREATE INDEX jobs_by_source ON jobs (source)",
         "CREATE INDEX jobs_unlogged ON jobs (seq) WHERE logged = 0",
@@ -160,11 +160,11 @@ class SqliteJournal:
                 self._write(write)
 
     def prior_jobs(self, identity: Identity) -> tuple[Job, ...]:
-        """Final jobs of this identity, oldest first."""
+        """Final jobs of the identity's picture and recipe, whatever their mask, oldest first."""
         with _explained(self._path):
             return self._select(
-                f"WHERE picture_sha256 = ? AND mask_sha256 IS ? AND recipe = ? AND state IN ({_FINAL_SQL})",
-                (identity.picture_sha256, identity.mask_sha256, _blob(identity.recipe)),
+                f"WHERE picture_sha256 = ? AND recipe = ? AND state IN ({_FINAL_SQL})",
+                (identity.picture_sha256, _blob(identity.recipe)),
             )
 
     def jobs(self, *, states: Collection[JobState] = (), ids: Collection[str] = ()) -> tuple[Job, ...]:

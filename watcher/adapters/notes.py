@@ -7,12 +7,13 @@ Rules of this file:
 
 from __future__ import annotations
 
+import os
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from watcher.adapters.beneath import OutsideError, open_folder, split
+from watcher.adapters.beneath import OutsideError, open_file, open_folder, split
 from watcher.adapters.file_operations import Entry, plain_reason
 from watcher.adapters.json_text import for_people
 from watcher.adapters.output_names import note_name
@@ -46,14 +47,24 @@ class Notes:
         self._name_bytes = name_bytes
 
     def write(self, kind: str, source: str, content: JsonObject) -> None:
-        """Write, or replace, the note of a source."""
+        """Write, or replace, the note of a source; one that says the same already is left alone."""
         try:
             *folders, name = split(source)
             with open_folder(self._files, self._outbox, (kind, *folders), create=True) as folder:
                 target = Entry(folder, note_name(name, self._name_bytes))
-                self._staging.put(_STAGE_NAME, for_people(content), target)
+                text = for_people(content)
+                if not self._says(target, text):
+                    self._staging.put(_STAGE_NAME, text, target)
         except (OSError, OutsideError) as error:
             _log.warning("note.failed", kind=kind, source=source, reason=_reason(error))
+
+    def _says(self, target: Entry, text: bytes) -> bool:
+        """Notes are written again at each start: a synced folder must not see that as a change."""
+        try:
+            with open_file(self._files, target) as descriptor:
+                return os.read(descriptor, len(text) + 1) == text
+        except OSError:
+            return False
 
     def remove(self, source: str) -> None:
         """Remove the notes of a source, if there are any."""

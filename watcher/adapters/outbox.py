@@ -97,7 +97,7 @@ class FolderOutbox:
         self._staging = Staging(state_dir, outbox, self._files)
         self._notes = Notes(outbox, self._staging, self._files, name_bytes=_name_bytes(outbox))
         self._disposal = SourceDisposal(
-            inbox, after, archive, self._files, name_bytes=_name_bytes(archive or inbox)
+            inbox, outbox, after, archive, self._files, name_bytes=_name_bytes(archive or inbox)
         )
         self._mounted = _is_mount_point(outbox)
         self._sealed: dict[str, str] = {}

@@ -3,6 +3,7 @@
 Rules of this file:
 - A file is touched only if its bytes still are the job's: what came in its place meanwhile is a new picture.
 - Nothing in the archive is overwritten, and the archive itself is never made: it may be a disk that is away.
+- A source is deleted only while its result stands in the outbox: one of the two exists at every instant.
 - A failure is logged once a job, with what to do, and changes nothing else: the job stays done.
 """
 
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Final, Literal
 import structlog
 
 from watcher.adapters.beneath import OutsideError, open_file, open_folder, split, usable_folders
-from watcher.adapters.file_operations import Entry, copy_file, plain_reason, status_of
+from watcher.adapters.file_operations import Entry, copy_file, plain_reason, sha256_of, status_of
 from watcher.adapters.output_names import versions
 from watcher.adapters.source_bytes import Bytes, files_of, look
 
@@ -37,6 +38,7 @@ class SourceDisposal:
 
     Args:
         inbox: where sources are.
+        outbox: where results are.
         after: `keep`, `archive` or `delete`.
         archive: where `archive` moves them.
         files: what touches the disk.
@@ -46,6 +48,7 @@ class SourceDisposal:
     def __init__(
         self,
         inbox: Path,
+        outbox: Path,
         after: Literal["keep", "archive", "delete"],
         archive: Path | None,
         files: FileOperations,
@@ -55,6 +58,7 @@ class SourceDisposal:
         if after == "archive" and archive is None:
             raise ValueError("after = archive needs an archive")
         self._inbox = inbox
+        self._outbox = outbox
         self._after = after
         self._archive = archive
         self._files = files
@@ -64,6 +68,10 @@ class SourceDisposal:
     def apply(self, job: Job) -> None:
         """Archive or delete the job's picture and its mask."""
         if self._after == "keep":
+            return
+        if self._after == "delete" and not self._has_result(job):
+            reason = "its result is not to be seen in the outbox"
+            _log.info("after.skipped", job=job.id, source=job.source, reason=reason)
             return
         for file in files_of(job):
             try:
@@ -79,6 +87,19 @@ class SourceDisposal:
             self._files.unlink(Entry(folder, _TEMPORARY))
         with suppress(OSError), open_folder(self._files, self._archive) as folder:
             self._files.rmdir(Entry(folder, _HIDDEN))
+
+    def _has_result(self, job: Job) -> bool:
+        if job.output is None:
+            return False
+        *folders, name = split(job.output)
+        try:
+            with (
+                open_folder(self._files, self._outbox, folders) as folder,
+                open_file(self._files, Entry(folder, name)) as descriptor,
+            ):
+                return sha256_of(descriptor) == job.sha256_out
+        except (OSError, OutsideError):
+            return False
 
     def _dispose(self, job: Job, file: JobFile) -> None:
         *folders, name = split(file.path)

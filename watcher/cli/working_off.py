@@ -30,7 +30,7 @@ def work_off(settings: Settings, *, as_json: bool) -> bool:
         Whether some pictures failed.
 
     Raises:
-        RemediableError: the service runs already, or the configuration cannot work.
+        RemediableError: the service runs already, the configuration cannot work, or no worker can be started.
     """
     with _progress(settings) as on_progress:
         summary = run_once(settings, on_progress=on_progress)
@@ -39,6 +39,8 @@ def work_off(settings: Settings, *, as_json: bool) -> bool:
         views.print_json(report)
     else:
         views.print_once(report)
+    if summary.trouble is not None:
+        raise summary.trouble
     return any(job.state in _FAILED for job in summary.finished)
 
 
