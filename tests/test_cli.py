@@ -105,6 +105,9 @@ def journalled(shell: Shell) -> settings.Settings:
     """A configured user with some jobs behind them."""
     assert shell("init").code == 0
     chosen = settings.load()
+    (chosen.inbox / "sub").mkdir()
+    for name in ("a.png", "sub/b.png", "c.png", "odd\udcff\x1b[31m.png"):
+        (chosen.inbox / name).touch()
     with SqliteJournal(chosen.journal_file) as journal:
         journal.commit(
             [
@@ -331,6 +334,22 @@ def test_retry_takes_ids_and_paths_of_pictures(
     (request,) = read_requests(journalled.state_dir)
     assert request.ids == ("run-1", "run-2", "run-1")
     assert "next `watcher run`" in shell("retry", "run-1").out
+
+
+def test_retry_of_a_picture_that_left_says_so(shell: Shell, journalled: settings.Settings) -> None:
+    (journalled.inbox / "a.png").unlink()
+    ran = shell("retry", "run-1")
+    assert ran.code == 2
+    assert "not in the inbox any more: a.png" in ran.err
+    assert read_requests(journalled.state_dir) == []
+
+
+def test_retry_takes_a_name_that_is_not_utf_8(shell: Shell, journalled: settings.Settings) -> None:
+    ran = shell("retry", "odd\udcff\x1b[31m.png", "--json")
+    assert ran.code == 0, ran.err
+    (job,) = ran.facts["requested"]
+    assert job["id"] == "run-4"
+    assert read_requests(journalled.state_dir)[0].ids == ("run-4",)
 
 
 def test_retry_all_takes_what_failed(shell: Shell, journalled: settings.Settings) -> None:

@@ -109,11 +109,10 @@ def test_lama_model_feeds_the_source_only_when_nothing_else_does(
     assert settings.load(named).engine_choice().weights_path == str(tmp_path / "weights.pt")
 
 
-def test_an_address_is_no_path(tmp_path: Path) -> None:
-    chosen = settings.load(minimal(tmp_path, '[model]\nsource = "https://example.org/big-lama.pt"\n'))
-    assert chosen.model.source == "https://example.org/big-lama.pt"
-    assert chosen.engine_choice().weights_path is None
-    assert chosen.engine_choice().model_cache_dir == str(chosen.model.cache_dir)
+def test_an_address_of_weights_is_refused_while_nothing_downloads(tmp_path: Path) -> None:
+    with pytest.raises(settings.ConfigurationError, match=r"model\.source") as refused:
+        settings.load(minimal(tmp_path, '[model]\nsource = "https://example.org/big-lama.pt"\n'))
+    assert "download the file yourself" in str(refused.value) + refused.value.remedy
 
 
 def test_lists_and_recipes_from_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,6 +21,7 @@ from watcher.adapters.lock import StateLock
 from watcher.adapters.outbox import FolderOutbox
 from watcher.adapters.processes import BoundedLog, ColdExecutor, HotExecutor, WorkerSetup
 from watcher.adapters.requests import RequestFolder
+from watcher.adapters.state_owner import claim
 from watcher.adapters.status_board import FileStatusBoard
 from watcher.adapters.timing_log import JsonlTimingLog
 from watcher.core.pipeline import Pipeline
@@ -54,7 +55,7 @@ def run_service(chosen: Settings) -> int:
         RemediableError: the folders cannot be used, another service owns them, or the journal is damaged.
     """
     settings.check_folders(chosen)
-    with StateLock(chosen.state_dir), SqliteJournal(chosen.journal_file) as journal:
+    with _journal_of(chosen) as journal:
         runtime = _build(chosen, journal, once=False)
         with _signals(runtime):
             log.write(
@@ -90,12 +91,21 @@ def run_once(chosen: Settings, on_progress: Callable[[Job, int], None]) -> OnceS
         finished.append(job)
         on_progress(job, runtime.open_jobs)
 
-    with StateLock(chosen.state_dir), SqliteJournal(chosen.journal_file) as journal:
+    with _journal_of(chosen) as journal:
         runtime = _build(chosen, journal, once=True, on_finished=note)
         with _signals(runtime):
             _work(runtime, until_idle=True)
         held = runtime.held
     return OnceSummary(tuple(finished), held, runtime.trouble())
+
+
+@contextlib.contextmanager
+def _journal_of(chosen: Settings) -> Iterator[SqliteJournal]:
+    """Own the state folder, see that it is of these folders, and open its journal."""
+    with StateLock(chosen.state_dir):
+        claim(chosen.state_dir, inbox=chosen.inbox, outbox=chosen.outbox)
+        with SqliteJournal(chosen.journal_file) as journal:
+            yield journal
 
 
 def _work(runtime: Runtime, *, until_idle: bool) -> None:

@@ -440,7 +440,7 @@ def project_files(root: Path) -> list[Path]:
         folders[:] = [
             name
             for name in folders
-            if name not in SKIPPED and not name.startswith(".venv") and "cache" not in name
+            if name not in SKIPPED and not name.startswith((".venv", ".hypothesis")) and "cache" not in name
         ]
         found += [Path(folder, name) for name in files if Path(name).suffix in TEXT]
     return found

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import shutil
 import subprocess
 import sys
 import sysconfig
 import tarfile
+import time
 import tomllib
 import venv
 import zipfile
@@ -21,10 +21,6 @@ from watcher.ports import RemediableError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-needs_cli = pytest.mark.skipif(
-    importlib.util.find_spec("watcher.cli") is None, reason="the commands are not in this tree"
-)
 
 
 @pytest.fixture(scope="session")
@@ -181,7 +177,6 @@ def test_damaged_installation_says_what_to_do(monkeypatch: pytest.MonkeyPatch, t
     assert caught.value.exit_code == 70
 
 
-@needs_cli
 def test_installed_command_teaches(installed: Path, user_env: dict[str, str], tmp_path: Path) -> None:
     done = run([installed.parent / "watcher", "--help"], env=user_env, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -193,9 +188,9 @@ def walk_the_main_job(python: Path, env: dict[str, str], folder: Path) -> None:
     """`init`, two marked pictures of the installed samples, `once`: two results and their two records."""
     env = {**env, "WATCHER_ENGINE__NAME": "patchmatch"}
     command = python.parent / "watcher"
-    made = run([command, "init", folder / "retouch"], env=env, cwd=folder)
-    assert made.returncode == 0, made.stderr
     config_path = folder / "retouch" / "watcher.toml"
+    made = run([command, "init", "--config", config_path, folder / "retouch"], env=env, cwd=folder)
+    assert made.returncode == 0, made.stderr
     config = tomllib.loads(config_path.read_text(encoding="utf-8"))
     inbox, outbox = Path(config["inbox"]), Path(config["outbox"])
     assert inbox.is_relative_to(folder), "init DIR must not leave the default folders in the configuration"
@@ -226,15 +221,34 @@ def walk_the_main_job(python: Path, env: dict[str, str], folder: Path) -> None:
     assert len(lines) == 2
     for name in wanted:
         assert (inbox / name).read_bytes() == (samples / name).read_bytes(), "after = keep"
+    serve_one_more(command, config_path, env, samples / "brick", inbox, outbox)
 
 
-@needs_cli
+def serve_one_more(
+    command: Path, config: Path, env: dict[str, str], sample: Path, inbox: Path, outbox: Path
+) -> None:
+    """`run`: the service, one more picture, SIGTERM."""
+    service = subprocess.Popen([command, "run", "--config", config], env=env, stderr=subprocess.DEVNULL)
+    try:
+        shutil.copyfile(f"{sample}_mask.png", inbox / "brick_mask.png")
+        shutil.copyfile(f"{sample}.png", inbox / "brick.png")
+        deadline = time.monotonic() + 60
+        while not (outbox / "brick.png").exists():
+            assert service.poll() is None, "the service ended"
+            assert time.monotonic() < deadline, "no result after a minute"
+            time.sleep(0.05)
+        service.terminate()
+        assert service.wait(30) == 0
+    finally:
+        service.kill()
+        service.wait()
+
+
 def test_installed_wheel_does_the_main_job(installed: Path, user_env: dict[str, str], tmp_path: Path) -> None:
     walk_the_main_job(installed, user_env, tmp_path)
 
 
 @pytest.mark.soak
-@needs_cli
 def test_main_job_with_every_dependency_really_installed(
     wheel: Path, root: Path, user_env: dict[str, str], tmp_path: Path
 ) -> None:

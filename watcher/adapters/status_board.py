@@ -74,6 +74,7 @@ class FileStatusBoard:
             ),
             path=snapshot["path"] or "none",
             path_reason=snapshot["path_reason"] or "",
+            blocked=snapshot["blocked"] if running else None,
             counts={**snapshot["jobs"], **snapshot["finished"]},
             last_job=_last_job(snapshot["last"]),
         )

@@ -30,6 +30,10 @@ InboxOption: TypeAlias = Annotated[
 OutboxOption: TypeAlias = Annotated[
     Path | None, typer.Option(metavar="DIR", help="Instead of the configured one.")
 ]
+StateOption: TypeAlias = Annotated[
+    Path | None,
+    typer.Option("--state-dir", metavar="DIR", help="Instead of the configured one: each inbox has its own."),
+]
 EngineOption: TypeAlias = Annotated[
     str | None, typer.Option(metavar="NAME", help="auto, lama or patchmatch.")
 ]
@@ -99,18 +103,19 @@ def run(
     config: ConfigOption = None,
     inbox: InboxOption = None,
     outbox: OutboxOption = None,
+    state_dir: StateOption = None,
     engine: EngineOption = None,
     device: DeviceOption = None,
     log_level: LogLevelOption = None,
 ) -> None:
     """Run the service in the foreground, until SIGTERM or Ctrl-C.
 
-    A first signal finishes the picture that is being worked on, a second one ends at once. Nothing is lost
+    A first signal finishes the batch that is being worked on, a second one ends at once. Nothing is lost
     either way.
 
     Examples: `watcher run` - `watcher run --engine patchmatch --log-level debug`
     """
-    chosen = _usable(config, _flags(inbox, outbox, engine, device, log_level))
+    chosen = _usable(config, _flags(inbox, outbox, state_dir, engine, device, log_level))
     from watcher.app import run_service  # noqa: PLC0415 - the other commands do without it
     from watcher.cli.logging_setup import configure_log  # noqa: PLC0415 - as above
 
@@ -119,11 +124,12 @@ def run(
 
 
 @app.command()
-def once(
+def once(  # noqa: PLR0913 - each option is a parameter: typer reads them off
     *,
     config: ConfigOption = None,
     inbox: InboxOption = None,
     outbox: OutboxOption = None,
+    state_dir: StateOption = None,
     engine: EngineOption = None,
     device: DeviceOption = None,
     log_level: LogLevelOption = None,
@@ -133,9 +139,9 @@ def once(
 
     Pictures in which nothing is marked are held, which is no failure.
 
-    Examples: `watcher once` - `watcher once --inbox ./in --outbox ./out --json`
+    Examples: `watcher once` - `watcher once --inbox ./in --outbox ./out --state-dir ./state`
     """
-    chosen = _usable(config, _flags(inbox, outbox, engine, device, log_level))
+    chosen = _usable(config, _flags(inbox, outbox, state_dir, engine, device, log_level))
     from watcher.cli.working_off import work_off  # noqa: PLC0415 - the other commands do without it
 
     raise SystemExit(EXIT_JOBS_FAILED if work_off(chosen, as_json=as_json) else 0)
@@ -256,11 +262,17 @@ def doctor(
 
 
 def _flags(
-    inbox: Path | None, outbox: Path | None, engine: str | None, device: str | None, log_level: str | None
+    inbox: Path | None,
+    outbox: Path | None,
+    state_dir: Path | None,
+    engine: str | None,
+    device: str | None,
+    log_level: str | None,
 ) -> Mapping[str, object]:
     return {
         "inbox": inbox,
         "outbox": outbox,
+        "state_dir": state_dir,
         "engine": {"name": engine, "device": device},
         "log": {"level": log_level},
     }

@@ -17,7 +17,7 @@ from watcher.adapters.journal import open_readonly
 from watcher.adapters.lock import owner_of
 from watcher.adapters.requests import count_requests, write_retry
 from watcher.core.job import FINAL_STATES, JobState
-from watcher.core.record import utc_text
+from watcher.core.record import path_fields, printable, utc_text
 from watcher.ports import RemediableError
 from watcher.telemetry.status import Columns, StatusFile
 
@@ -53,6 +53,7 @@ def status_report(settings: Settings) -> Report:
         "worker": _worker_facts(worker),
         "path": live.path if live else None,
         "path_reason": live.path_reason if live else None,
+        "blocked": live.blocked if live else None,
         "engine": msgspec.to_builtins(worker.engine if worker else Columns(configured=settings.engine.name)),
         "device": msgspec.to_builtins(
             worker.device if worker else Columns(configured=settings.engine.device)
@@ -116,16 +117,20 @@ def request_retry(settings: Settings, names: Sequence[str] | None) -> Report:
         if names is None:
             chosen = journal.given_up()
         else:
-            by_id = {job.id: job for job in journal.jobs(ids=names)}
+            by_id = {job.id: job for job in journal.jobs(ids=[name for name in names if name.isascii()])}
             chosen = tuple(by_id.get(name) or _job_of(name, journal, settings.inbox) for name in names)
     for job in chosen:
         _refuse_unfinished(job)
+        if names is not None:
+            _refuse_absent(job, settings.inbox)
     if chosen:
         write_retry(settings.state_dir, [job.id for job in chosen])
     owner = owner_of(settings.state_dir)
     return {
         "schema": SCHEMA,
-        "requested": [{"id": job.id, "source": job.source, "state": job.state.value} for job in chosen],
+        "requested": [
+            {"id": job.id, **path_fields("source", job.source), "state": job.state.value} for job in chosen
+        ],
         "running": owner is not None,
         "pid": owner.pid if owner else None,
     }
@@ -137,8 +142,8 @@ def job_facts(job: Job) -> Report:
     return {
         "id": job.id,
         "state": job.state.value,
-        "source": job.source,
-        "output": job.output if job.state in {JobState.DONE, JobState.UNCHANGED} else None,
+        **path_fields("source", job.source),
+        **_output_facts(job),
         "reason": job.reason,
         "recipe": job.identity.recipe,
         "marks": record.get("marks"),
@@ -153,6 +158,12 @@ def job_facts(job: Job) -> Report:
         "duplicate_of": job.duplicate_of,
         "retry_of": job.retry_of,
     }
+
+
+def _output_facts(job: Job) -> Report:
+    if job.output is None or job.state not in {JobState.DONE, JobState.UNCHANGED}:
+        return {"output": None}
+    return path_fields("output", job.output)
 
 
 def _last_jobs(settings: Settings) -> tuple[tuple[Job, ...], Counter[JobState]]:
@@ -175,6 +186,15 @@ def _job_of(name: str, journal: SqliteJournal, inbox: Path) -> Job:
     raise RemediableError(
         f"there is no job {name}", "`watcher jobs` lists ids and pictures", exit_code=_EXIT_USAGE
     )
+
+
+def _refuse_absent(job: Job, inbox: Path) -> None:
+    if not os.path.lexists(os.path.join(inbox, job.source)):  # noqa: PTH118 - a name may not be UTF-8
+        raise RemediableError(
+            f"the picture of job {job.id} is not in the inbox any more: {printable(job.source)}",
+            "put it there again first",
+            exit_code=_EXIT_USAGE,
+        )
 
 
 def _refuse_unfinished(job: Job) -> None:

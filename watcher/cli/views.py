@@ -62,6 +62,8 @@ def print_status(report: Report) -> None:
     if report["path"]:
         reason = f" ({report['path_reason']})" if report["path_reason"] else ""
         facts.add_row("path", _text(f"{report['path']}{reason}"))
+    if report["blocked"]:
+        facts.add_row("outbox", _text(f"takes no results: {report['blocked']}; they wait", "red"))
     facts.add_row("engine", _columns(report["engine"]))
     facts.add_row("device", _columns(report["device"]))
     counts = ", ".join(f"{count} {state}" for state, count in report["jobs"].items())
@@ -132,7 +134,7 @@ def print_doctor(report: Report) -> None:
         topic = fact["topic"]
     console.print(table)
     wrong = report["problems"]
-    console.print(_text(f"{wrong} problems" if wrong else "no problems", "red" if wrong else "green"))
+    console.print(_text(f"problems: {wrong}" if wrong else "no problems", "red" if wrong else "green"))
 
 
 def print_lines(*lines: str) -> None:

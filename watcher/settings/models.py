@@ -63,6 +63,12 @@ def _sha256(value: str) -> str:
     return value.lower()
 
 
+def _weights_path(value: str) -> str:
+    if is_url(value) and not value.startswith("file://"):
+        raise ValueError("downloading comes in a later version: download the file yourself and name its path")
+    return value
+
+
 def _recipe_name(value: str) -> str:
     if not re.fullmatch(r"[\w][\w .-]{0,63}", value):
         raise ValueError("1 to 64 letters, digits, spaces, dots, dashes or underscores")
@@ -139,8 +145,8 @@ class Engine(_Section):
 class Model(_Section):
     """`[model]`: where the weights come from."""
 
-    source: str | None = None
-    """A path or a URL."""
+    source: Annotated[str, AfterValidator(_weights_path)] | None = None
+    """A path, or a `file://` address."""
     sha256: Annotated[str, AfterValidator(_sha256)] | None = None
     cache_dir: Path = Field(default_factory=lambda: platformdirs.user_cache_path(APP, appauthor=False))
     cache_max_bytes: Count = 2_000_000_000
@@ -152,7 +158,7 @@ class Model(_Section):
             return None
         if self.source.startswith("file://"):
             return Path(unquote(urlsplit(self.source).path))
-        return None if is_url(self.source) else Path(self.source)
+        return Path(self.source)
 
 
 class Worker(_Section):

@@ -64,6 +64,8 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     worker: WorkerStatus
     path: Literal["hot", "cold", "none"]
     path_reason: str
+    blocked: str | None = None
+    """Why the outbox takes no results, if it does not."""
     counts: dict[str, int] = {}
     last_job: LastJob | None = None
 

@@ -274,7 +274,7 @@ def _too_large(what: str, max_pixels: int) -> RefusedError:
     return RefusedError(
         "too_large",
         f"the picture is too large: {what}, and {max_pixels} pixels are allowed",
-        "make it smaller, or raise the pixel limit in the configuration",
+        "make it smaller, in any picture editor, and put it there again",
     )
 
 
