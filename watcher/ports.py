@@ -84,7 +84,7 @@ class Journal(Protocol):
         ...
 
     def prior_jobs(self, identity: Identity) -> tuple[Job, ...]:
-        """Final jobs of this identity, oldest first."""
+        """Final jobs of the identity's picture and recipe, whatever their mask, oldest first."""
         ...
 
     def jobs(self, *, states: Collection[JobState] = (), ids: Collection[str] = ()) -> tuple[Job, ...]:

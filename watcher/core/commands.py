@@ -75,7 +75,7 @@ class ForgetFile:
 
 @dataclass(frozen=True, slots=True)
 class FindPriorJobs:
-    """Ask for the final jobs of an identity: answers `PriorJobsFound`, before any other event."""
+    """Ask for the final jobs of a picture and recipe: answers `PriorJobsFound`, before any other event."""
 
     path: str
     identity: Identity
@@ -150,7 +150,7 @@ class DrainWorker:
 class SealResult:
     """Check that the source's (and mask's) bytes are final, sync the staged file, choose a free name.
 
-    With `copy_from`, stage a copy of that output first (it must still hash to `copy_sha256`). Answers
+    With `copy_from`, stage a copy of that output first (it must still hash to `sha256_out`). Answers
     `ResultSealed`, `SourceChanged`, `StageLost` or `PublishBlocked`.
     """
 

@@ -149,7 +149,7 @@ class JournalOpened:
 
 @dataclass(frozen=True, slots=True)
 class PriorJobsFound:
-    """Answer to `FindPriorJobs`: the jobs with this identity that are final, oldest first."""
+    """Answer to `FindPriorJobs`: the final jobs of the picture and recipe, any mask, oldest first."""
 
     path: str
     identity: Identity

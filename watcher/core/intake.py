@@ -6,7 +6,7 @@ Rules of this file:
   a folder that could not be read.
 - While the inbox itself is away nothing in it is gone.
 - Everything that may change what a picture needs is told through `take_touched`; what to do about it is the
-  pipeline's business.
+  business of `matching`.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from watcher.core.commands import ForgetFile, HashFile, Log, ObserveFile, RescanInbox, SaveFile
 from watcher.core.events import SavedFile
+from watcher.core.job import Identity, JobClock
 from watcher.core.pairing import Pairing, Recipes
 from watcher.core.settle import NS_PER_S, SettleTracker
 
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
         Instant,
         RescanWanted,
     )
-    from watcher.core.job import Fingerprint
+    from watcher.core.job import Fingerprint, Job
     from watcher.core.policy import ArrivalPolicy, Recipe
 
 _NEVER_SEEN: Final = -1
@@ -83,11 +84,35 @@ class PictureFacts:
         return self.mask.sha256 if self.mask is not None else None
 
     @property
+    def identity(self) -> Identity:
+        """The identity of the job that these files need."""
+        return Identity(self.picture_sha256, self.mask_sha256, self.recipe.name)
+
+    @property
+    def hashed_ns(self) -> tuple[int, int]:
+        """When picture and mask were hashed: it changes when the files come again."""
+        return self.picture.hashed_ns, self.mask.hashed_ns if self.mask is not None else 0
+
+    @property
     def last(self) -> KnownFile:
         """The file that was observed last: the time chain starts with it."""
         if self.mask is not None and self.mask.observed_ns > self.picture.observed_ns:
             return self.mask
         return self.picture
+
+    def clock(self, ready_ns: int) -> JobClock:
+        """The clock of a job on these files that is ready at this instant."""
+        last = self.last
+        return JobClock(last.observed_ns, last.settled_ns, last.hashed_ns, ready_ns=ready_ns)
+
+    def carried_by(self, job: Job) -> Job:
+        """Return the job with these files as its own."""
+        return replace(
+            job,
+            fingerprint=self.picture.fingerprint,
+            mask=self.mask_path,
+            mask_fingerprint=self.mask.fingerprint if self.mask is not None else None,
+        )
 
 
 class Intake:

@@ -49,6 +49,13 @@ FINAL_STATES: Final = frozenset(
     }
 )
 
+RESULTS: Final = frozenset({JobState.DONE, JobState.UNCHANGED})
+REFUSALS: Final = frozenset({JobState.FAILED, JobState.QUARANTINED})
+ANSWERS: Final = RESULTS | REFUSALS
+"""Final states that answer for the same bytes for good; `superseded` and `gone` do not."""
+UNTOUCHED: Final = frozenset({JobState.WAITING, JobState.READY, JobState.HELD})
+"""Active states in which no worker has the job."""
+
 
 class Cause(StrEnum):
     """What happened to a job."""
@@ -161,6 +168,12 @@ class Identity:
     mask_sha256: str | None
     recipe: str
 
+    def lacks_only_mask_of(self, other: Identity) -> bool:
+        """The same picture and recipe, without the mask that the other has."""
+        if self.mask_sha256 is not None or other.mask_sha256 is None:
+            return False
+        return replace(self, mask_sha256=other.mask_sha256) == other
+
 
 @dataclass(frozen=True, slots=True)
 class JobClock:
@@ -212,6 +225,33 @@ class Job:
     def is_final(self) -> bool:
         """True if nothing moves it on any more."""
         return self.state in FINAL_STATES
+
+    @property
+    def has_result(self) -> bool:
+        """True if it ended with a picture in the outbox."""
+        return self.state in RESULTS
+
+    @property
+    def is_refused(self) -> bool:
+        """True if it ended with a failed note."""
+        return self.state in REFUSALS
+
+    @property
+    def is_answer(self) -> bool:
+        """True if it answers for the same bytes for good."""
+        return self.state in ANSWERS
+
+    def unattempted(self) -> Job:
+        """Return the job with its last dispatch taken back: that was not an attempt."""
+        return replace(self, attempts=max(0, self.attempts - 1))
+
+    def lost_so_far(self, now_ns: int) -> Job:
+        """Return the job as one whose time since its dispatch was lost; it waits from now on."""
+        clock = self.clock
+        if clock is None or not clock.dispatched_ns:
+            return self
+        lost_ns = clock.lost_ns + now_ns - clock.dispatched_ns
+        return replace(self, clock=replace(clock, lost_ns=lost_ns, ready_ns=now_ns))
 
     def moved(self, cause: Cause) -> Job:
         """Return the job in the state that `cause` leads to.

@@ -147,6 +147,12 @@ class Lanes:
         flight = self.flights.get(origin.incarnation)
         return flight if flight is not None and flight.batch == batch else None
 
+    def progressed(self, flight: Flight, now_ns: int) -> None:
+        """Its process said something: whoever watches over it waits anew."""
+        flight.progressed_ns = now_ns
+        if flight.path == "hot":
+            self.supervisor.progressed(now_ns)
+
     def start_segments(self, flight: Flight) -> tuple[Mapping[str, int] | None, int | None]:
         """(start segments, ready instant) of the flight's process, as far as its jobs own them."""
         if flight.path == "hot" or flight.ready is None:

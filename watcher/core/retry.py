@@ -56,4 +56,4 @@ def after_loss(
 
 def unblamed(unreported: Sequence[Job]) -> list[Verdict]:
     """Release all: the end of the process was wanted, or came before any work. It was not an attempt."""
-    return [Verdict(replace(job, attempts=max(0, job.attempts - 1)), "release") for job in unreported]
+    return [Verdict(job.unattempted(), "release") for job in unreported]

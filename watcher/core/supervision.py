@@ -67,7 +67,7 @@ TRANSITIONS: Final[Mapping[WorkerState, Mapping[Report, WorkerState]]] = {
     },
     _S.STARTING: {
         _R.BECAME_READY: _S.READY,
-        _R.DRAIN_BEGUN: _S.DRAINING,
+        _R.DRAIN_BEGUN: _S.KILLING,  # it has no work that could be finished
         _R.DEADLINE_PASSED: _S.KILLING,
         _R.EXITED: _S.BACKOFF,
         _R.EXITED_TOO_OFTEN: _S.OPEN,
@@ -113,7 +113,7 @@ TRANSITIONS: Final[Mapping[WorkerState, Mapping[Report, WorkerState]]] = {
     },
     _S.HALF_OPEN: {
         _R.BECAME_READY: _S.READY,
-        _R.DRAIN_BEGUN: _S.DRAINING,
+        _R.DRAIN_BEGUN: _S.KILLING,  # it has no work that could be finished
         _R.DEADLINE_PASSED: _S.KILLING,
         _R.EXITED: _S.OPEN,
         _R.EXITED_TOO_OFTEN: _S.OPEN,
@@ -276,6 +276,10 @@ class Supervisor:
         if not alive:
             self.deadline_ns = None
             return []
+        if self.state is WorkerState.KILLING:
+            self._kill_reason = "the service stops before it was ready"
+            self.deadline_ns = now_ns + round(self._policy.kill_s * _NS_PER_S)
+            return [KillWorker(self.incarnation, self._kill_reason)]
         self.deadline_ns = now_ns + round(self._policy.drain_s * _NS_PER_S)
         return [DrainWorker(self.incarnation)]
 

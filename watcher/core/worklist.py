@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from watcher.core.job import JobState
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from watcher.core.job import Identity, Job
 
@@ -43,6 +43,10 @@ class Worklist:
     def get(self, job_id: str) -> Job | None:
         """The active job with this id."""
         return self._jobs.get(job_id)
+
+    def among(self, job_ids: Iterable[str]) -> list[Job]:
+        """Those of these jobs that are active."""
+        return [job for job_id in job_ids if (job := self._jobs.get(job_id)) is not None]
 
     def at(self, source: str) -> Job | None:
         """The active job of the picture at this path."""

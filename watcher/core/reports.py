@@ -1,0 +1,225 @@
+"""What workers say about the work that they were given.
+
+Rules of this file:
+- Reports of flights that are not in the air are stale and change nothing.
+- Every job of a batch is reported on once; one that the worker forgot is treated as an engine error.
+- An engine error is worth another try, alone; a restart of the service forgets the count.
+- Full staging is nobody's fault: that was not an attempt.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from watcher.core import events as e
+from watcher.core import record as records
+from watcher.core.settle import NS_PER_S
+
+if TYPE_CHECKING:
+    from watcher.core.backpressure import Backpressure
+    from watcher.core.growing import GrowingFiles
+    from watcher.core.job import Job, JsonObject, JsonValue
+    from watcher.core.lanes import Flight, Lanes
+    from watcher.core.ledger import Ledger
+    from watcher.core.policy import Policy
+    from watcher.core.publication import Publication
+    from watcher.core.returns import Returns
+
+_NO_SPACE_NOTICE_S: Final = 60.0
+"""A full disk is told of once in so long a time."""
+
+
+class Reports:
+    """Lands the jobs of flights that are in the air."""
+
+    def __init__(
+        self,
+        policy: Policy,
+        lanes: Lanes,
+        ledger: Ledger,
+        publication: Publication,
+        returns: Returns,
+        growing: GrowingFiles,
+        backpressure: Backpressure,
+    ) -> None:
+        self._policy = policy
+        self._lanes = lanes
+        self._ledger = ledger
+        self._publication = publication
+        self._returns = returns
+        self._growing = growing
+        self._backpressure = backpressure
+        self._engine_faults: Counter[str] = Counter()
+        self._space_told_ns: int | None = None
+
+    def forget(self, job_id: str) -> None:
+        """The job has ended: its engine errors count no more."""
+        self._engine_faults.pop(job_id, None)
+
+    # --- a process -----------------------------------------------------------------------------------------
+
+    def worker_ready(self, event: e.WorkerReady, now: e.Instant) -> None:
+        """A process has loaded its model."""
+        supervisor = self._lanes.supervisor
+        fields = _ready_fields(event)
+        if event.origin.path == "hot" and supervisor.is_current(event.origin.incarnation):
+            self._ledger.emit(*supervisor.became_ready(now.mono_ns))
+            self._lanes.worker_ready = event
+            self._ledger.log("info", "worker.ready", **fields)
+            return
+        flight = self._lanes.flights.get(event.origin.incarnation)
+        if flight is not None and flight.path == "cold":
+            flight.ready = event
+            flight.progressed_ns = now.mono_ns
+            self._ledger.log("debug", "worker.ready", **fields)
+
+    def progressed(self, event: e.BatchStarted | e.ItemStarted | e.ItemProgressed, now: e.Instant) -> None:
+        """A process works on its batch."""
+        flight = self._lanes.flight_of(event.origin, event.batch)
+        if flight is None:
+            return
+        self._lanes.progressed(flight, now.mono_ns)
+        flight.started = True
+        if flight.path == "cold":
+            self._lanes.cold_started()
+        if isinstance(event, e.ItemStarted):
+            flight.in_progress = event.job
+
+    def batch_done(self, event: e.BatchDone, now: e.Instant) -> None:
+        """A process has reported on all of its batch, as it thinks."""
+        flight = self._lanes.flight_of(event.origin, event.batch)
+        if flight is None:
+            return
+        self._lanes.progressed(flight, now.mono_ns)
+        flight.in_progress = None
+        forgotten = self._ledger.jobs.among(flight.jobs)
+        flight.jobs.clear()
+        for job in forgotten:
+            self._forgotten(job, now)
+        flight.done = True
+        if flight.path == "hot":
+            del self._lanes.flights[flight.incarnation]
+            ended = self._lanes.supervisor.batch_ended(flight.size, event.rss_bytes, now.mono_ns)
+            self._ledger.emit(*ended)
+
+    def _forgotten(self, job: Job, now: e.Instant) -> None:
+        reason = "the worker did not report on it"
+        if self._is_worth_another_try(job, reason):
+            self._returns.release(replace(job, suspect=True), now)
+        else:
+            remedy = f"that is a fault of watcher; to try it again: watcher retry {job.id}"
+            self._ledger.fail(job, reason, remedy, now)
+
+    # --- an item -------------------------------------------------------------------------------------------
+
+    def item_done(self, event: e.ItemDone, now: e.Instant) -> None:
+        """The result lies in staging."""
+        landed = self._landed(event, now)
+        if landed is None:
+            return
+        job, flight = landed
+        drafted = self._draft(job, flight, event)
+        job = replace(
+            job,
+            record={**drafted, "unchanged": event.unchanged},
+            sha256_out=event.report.sha256_out,
+            reason=event.reason,
+            suspect=False,
+            solo_faults=0,
+        )
+        self._ledger.keep(job)
+        self._publication.seal(job)
+
+    def item_held(self, event: e.ItemHeld, now: e.Instant) -> None:
+        """Nothing is marked in the picture."""
+        landed = self._landed(event, now)
+        if landed is not None:
+            job = landed[0].unattempted()
+            self._ledger.hold(replace(job, stage_name=None, suspect=False, solo_faults=0), now)
+
+    def item_incomplete(self, event: e.ItemIncomplete, now: e.Instant) -> None:
+        """The file has no end."""
+        landed = self._landed(event, now)
+        if landed is not None:
+            self._growing.found_incomplete(landed[0], event.reason, now)
+
+    def item_failed(self, event: e.ItemFailed, now: e.Instant) -> None:
+        """The picture was not served."""
+        landed = self._landed(event, now)
+        if landed is None:
+            return
+        job, flight = landed
+        if event.code == "no_space":
+            self._no_space(job, event.reason, now)
+        elif event.code == "engine" and self._is_worth_another_try(job, event.reason):
+            self._returns.release(replace(job, suspect=True), now)
+        elif event.code == "changed":
+            self._returns.read_other_bytes(job, now)
+        elif event.code == "vanished":
+            self._returns.found_nothing(job, now)
+        else:
+            drafted = self._draft(job, flight, event)
+            self._ledger.fail(replace(job, record=drafted), event.reason, event.remedy, now)
+
+    def _landed(
+        self, event: e.ItemDone | e.ItemHeld | e.ItemIncomplete | e.ItemFailed, now: e.Instant
+    ) -> tuple[Job, Flight] | None:
+        """The job and flight of an item's last report, or None if the report is stale."""
+        flight = self._lanes.flight_of(event.origin, event.batch)
+        job = self._ledger.jobs.get(event.job)
+        if flight is None or event.job not in flight.jobs or job is None:
+            self._ledger.log("info", "report.stale", job=event.job, incarnation=event.origin.incarnation)
+            return None
+        self._lanes.progressed(flight, now.mono_ns)
+        del flight.jobs[event.job]
+        flight.in_progress = None
+        if flight.path == "cold" and len(flight.jobs) == flight.size - 1:
+            self._lanes.measure_cold((now.mono_ns - flight.sent_ns) / NS_PER_S)
+        return job, flight
+
+    def _draft(self, job: Job, flight: Flight, event: e.ItemDone | e.ItemFailed) -> JsonObject:
+        start_ns, ready_ns = self._lanes.start_segments(flight)
+        served = records.Served(
+            origin=event.origin,
+            path_reason=flight.reason.value,
+            first_hot=flight.first_hot_open,
+            batch=flight.batch,
+            batch_size=flight.size,
+            start_ns=start_ns,
+            ready_ns=ready_ns,
+        )
+        flight.first_hot_open = False
+        return records.draft(job, served, event.report, self._policy)
+
+    def _is_worth_another_try(self, job: Job, reason: str) -> bool:
+        """Count an engine error."""
+        self._engine_faults[job.id] += 1
+        if self._engine_faults[job.id] >= self._policy.retry.engine_attempts:
+            return False
+        self._ledger.log("warning", "job.engine_failed", job=job.id, source=job.source, reason=reason)
+        return True
+
+    def _no_space(self, job: Job, reason: str, now: e.Instant) -> None:
+        """Staging is full: wait for space; that was not an attempt."""
+        told_ns = self._space_told_ns
+        if told_ns is None or now.mono_ns - told_ns >= round(_NO_SPACE_NOTICE_S * NS_PER_S):
+            self._space_told_ns = now.mono_ns
+            self._ledger.log("warning", "publish.blocked", job=job.id, reason=reason)
+        self._backpressure.staging_failed(now.mono_ns)
+        self._returns.release(job.unattempted(), now)
+
+
+def _ready_fields(event: e.WorkerReady) -> dict[str, JsonValue]:
+    """The fields of a `worker.ready` line: a start is a record of its own."""
+    return {
+        "path": event.origin.path,
+        "incarnation": event.origin.incarnation,
+        "pid": event.origin.pid,
+        "engine": event.engine,
+        "device": event.device,
+        "segments_ms": {name: round(ns / 1e6, 3) for name, ns in event.segments_ns.items()},
+        "rss_bytes": event.rss_bytes,
+        "model_loads": event.model_loads,
+    }

@@ -1,0 +1,74 @@
+"""Jobs that come back, from a worker or from the outbox, and the next look at their pictures.
+
+Rules of this file:
+- A job that nobody works on is ready, or held, or waits for bytes or for the job that it copies. Whatever may
+  move it on touches its picture.
+- Time and attempts that were lost are told apart from waiting.
+- Nothing is made of files that are not what they were taken for before they were hashed again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from watcher.core import commands as c
+from watcher.core.job import Cause
+
+if TYPE_CHECKING:
+    from watcher.core.events import Instant
+    from watcher.core.intake import Intake
+    from watcher.core.job import Job
+    from watcher.core.ledger import Ledger
+    from watcher.core.served import ServedPictures
+
+
+class Returns:
+    """Puts jobs back where they can be moved on from."""
+
+    def __init__(self, intake: Intake, ledger: Ledger, served: ServedPictures) -> None:
+        self._intake = intake
+        self._ledger = ledger
+        self._served = served
+
+    def release(self, job: Job, now: Instant) -> None:
+        """Back to the line; what was staged is void."""
+        if job.stage_name is not None:
+            self._ledger.emit(c.DiscardStage(job.stage_name))
+        lost = job.lost_so_far(now.mono_ns)
+        released = replace(lost, stage_name=None, record=None, sha256_out=None)
+        self.look_again(self._ledger.change(released, Cause.RELEASED))
+
+    def look_again(self, job: Job) -> None:
+        """Resolve the picture once more, unless it needs nothing."""
+        facts = self._intake.facts(job.source)
+        if job.is_answer and self._intake.is_present(job.source):
+            self._served.note(job, facts)
+            if facts is not None and facts.identity == job.identity:
+                return
+        self._intake.touch(job.source)
+
+    def look_at(self, job: Job) -> None:
+        """Resolve the picture of a job that may be moved on now."""
+        self._intake.touch(job.source)
+
+    def read_other_bytes(self, job: Job, now: Instant) -> None:
+        """What the worker read is not what was settled."""
+        if self._intake.lost is not None:
+            self.release(job.unattempted(), now)
+        else:
+            self.source_changed(job, "it was changed before it was read", now)
+
+    def found_nothing(self, job: Job, now: Instant) -> None:
+        """The worker found no file to read."""
+        if self._intake.lost is None and not self._intake.is_present(job.source):
+            self._ledger.end(job, Cause.SOURCE_VANISHED, now, reason="it vanished before it was read")
+        else:
+            self.read_other_bytes(job, now)
+
+    def source_changed(self, job: Job, reason: str, now: Instant) -> None:
+        """End a job of bytes that are no more."""
+        self._intake.doubt(job.source, now)
+        if job.mask is not None:
+            self._intake.doubt(job.mask, now)
+        self._ledger.end(job, Cause.BYTES_CHANGED, now, reason=reason)
