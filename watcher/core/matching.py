@@ -156,7 +156,7 @@ class Matching:
         if current is not None and not self._is_open_question(current, event.identity):
             return
         answered = [job for job in event.jobs if job.identity == event.identity and job.is_answer]
-        masked = [job for job in event.jobs if _served_with_mask(job, event)]
+        masked = [job for job in event.jobs if _served_with_mask(job, facts)]
         if answered:
             self._answered_before(facts, answered, current, now)
         elif masked:
@@ -277,10 +277,12 @@ class Matching:
         self._ledger.change(again, Cause.ARRIVED)
 
 
-def _served_with_mask(job: Job, event: e.PriorJobsFound) -> bool:
-    """This job served the picture at this path while its mask was there."""
-    is_result_here = job.source == event.path and job.has_result
-    return is_result_here and event.identity.lacks_only_mask_of(job.identity)
+def _served_with_mask(job: Job, facts: PictureFacts) -> bool:
+    """This job served this very file while its mask was there."""
+    is_result_here = (
+        job.source == facts.path and job.fingerprint == facts.picture.fingerprint and job.has_result
+    )
+    return is_result_here and facts.identity.lacks_only_mask_of(job.identity)
 
 
 def _outcome(answer: Job) -> dict[str, str | None]:

@@ -2,7 +2,8 @@
 
 Rules of this file:
 - It lives as long as the process; the journal is asked about what is not in it.
-- A picture that was served with a mask needs nothing more when only its mask goes.
+- A picture that was served with a mask needs nothing more when only its mask goes. The same bytes that are
+  dropped again without a mask are another picture: it may be marked in another way.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from watcher.core.intake import PictureFacts
-    from watcher.core.job import Identity, Job
+    from watcher.core.job import Fingerprint, Identity, Job
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +21,7 @@ class _Served:
     """What was found when a picture was last seen to need nothing."""
 
     identity: Identity
+    fingerprint: Fingerprint
     hashed_ns: tuple[int, int]
     has_result: bool
 
@@ -34,7 +36,7 @@ class ServedPictures:
         """This final job answers for the picture; without facts the files are not complete at the moment."""
         hashed_ns = facts.hashed_ns if facts is not None else (0, 0)
         path = facts.path if facts is not None else job.source
-        self._served[path] = _Served(job.identity, hashed_ns, job.has_result)
+        self._served[path] = _Served(job.identity, job.fingerprint, hashed_ns, job.has_result)
 
     def covers(self, facts: PictureFacts, identity: Identity) -> bool:
         """This very arrival was answered; or it was served with a mask, and only its mask has gone since."""
@@ -43,7 +45,10 @@ class ServedPictures:
             return False
         if last.identity == identity:
             return last.hashed_ns == facts.hashed_ns
-        return last.has_result and identity.lacks_only_mask_of(last.identity)
+        only_unmasked = last.fingerprint == facts.picture.fingerprint and identity.lacks_only_mask_of(
+            last.identity
+        )
+        return last.has_result and only_unmasked
 
     def forget(self, path: str) -> None:
         """Nothing is at this path any more."""
