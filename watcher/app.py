@@ -7,10 +7,11 @@ do together is the runtime's and the core's business.
 from __future__ import annotations
 
 import contextlib
+import os
 import queue
 import random
 import signal
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from watcher import __version__, settings
@@ -29,7 +30,7 @@ from watcher.runtime import Edges, Runtime
 from watcher.telemetry import log
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from watcher.core.events import Event
     from watcher.core.job import Job
@@ -41,10 +42,20 @@ _MIB: Final = 1_048_576
 
 @dataclass(frozen=True, slots=True)
 class OnceSummary:
-    """What one `watcher once` did: the jobs that ended, those that wait for a mask, and what kept others."""
+    """What one `watcher once` did.
+
+    Attributes:
+        finished: the jobs that ended.
+        held: those that wait for a mask.
+        failed_before: pictures of the inbox that an earlier run gave up.
+        unreadable: files that could not be read, with the reason.
+        trouble: why other pictures were not served.
+    """
 
     finished: tuple[Job, ...]
     held: tuple[Job, ...]
+    failed_before: tuple[Job, ...] = ()
+    unreadable: Mapping[str, str] = field(default_factory=dict)
     trouble: RemediableError | None = None
 
 
@@ -95,8 +106,20 @@ def run_once(chosen: Settings, on_progress: Callable[[Job, int], None]) -> OnceS
         runtime = _build(chosen, journal, once=True, on_finished=note)
         with _signals(runtime):
             _work(runtime, until_idle=True)
-        held = runtime.held
-    return OnceSummary(tuple(finished), held, runtime.trouble())
+        ended = {job.id for job in finished}
+        return OnceSummary(
+            finished=tuple(finished),
+            held=runtime.held,
+            failed_before=tuple(
+                job for job in journal.given_up() if job.id not in ended and _is_there(job, chosen)
+            ),
+            unreadable=runtime.unreadable,
+            trouble=runtime.trouble(),
+        )
+
+
+def _is_there(job: Job, chosen: Settings) -> bool:
+    return os.path.lexists(os.path.join(chosen.inbox, job.source))  # noqa: PTH118 - a name may not be UTF-8
 
 
 @contextlib.contextmanager

@@ -125,8 +125,19 @@ class Runtime:
         """How many pictures are still to be worked off, as far as they are known."""
         return self._pipeline.open_jobs
 
+    @property
+    def unreadable(self) -> Mapping[str, str]:
+        """Files that could not be read, with the reason."""
+        return cast("Mapping[str, str]", self._pipeline.snapshot()["unreadable"])
+
     def trouble(self) -> RemediableError | None:
         """Why pictures that are ready are not being served, if there are such, with what a person can do."""
+        if self._drains_asked and self.open_jobs:
+            return RemediableError(
+                f"stopped before the end: {self.open_jobs} of the pictures are left",
+                "run it again: it goes on where it was",
+                exit_code=_TRY_AGAIN,
+            )
         ready = cast("Mapping[str, int]", self._pipeline.snapshot()["jobs"]).get(JobState.READY, 0)
         if not ready or self._last_exit is None:
             return None

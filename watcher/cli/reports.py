@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from watcher.adapters.journal import SqliteJournal
+    from watcher.app import OnceSummary
     from watcher.core.job import Job
     from watcher.settings import Settings
     from watcher.telemetry.status import WorkerStatus
@@ -92,14 +93,16 @@ def jobs_report(settings: Settings, *, states: Collection[JobState], limit: int)
     return {"schema": SCHEMA, "found": found, "jobs": [job_facts(job) for job in newest]}
 
 
-def once_report(finished: Sequence[Job], held: Sequence[Job]) -> Report:
+def once_report(summary: OnceSummary) -> Report:
     """What one run of `once` did."""
-    counts = Counter(job.state.value for job in finished)
+    counts = Counter(job.state.value for job in summary.finished)
     return {
         "schema": SCHEMA,
         **{state.value: counts[state.value] for state in JobState if state in FINAL_STATES},
-        "held": len(held),
-        "jobs": [job_facts(job) for job in (*finished, *held)],
+        "held": len(summary.held),
+        "failed_before": len(summary.failed_before),
+        "unreadable": dict(summary.unreadable),
+        "jobs": [job_facts(job) for job in (*summary.finished, *summary.held)],
     }
 
 

@@ -23,6 +23,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from watcher.adapters.json_text import for_people
+from watcher.core.job import JobState
 from watcher.core.timeline import START_SEGMENTS
 from watcher.telemetry.log import printable
 
@@ -95,12 +96,19 @@ def print_jobs(report: Report) -> None:
 def print_once(report: Report) -> None:
     """What was done, picture by picture, and the sum."""
     console = _console()
-    if not report["jobs"]:
-        console.print("nothing to do: every picture in the inbox is done already", highlight=False)
-        return
-    console.print(_job_table(report["jobs"]))
-    counts = {key: value for key, value in report.items() if key in _STYLES and value}
-    console.print(_text(", ".join(f"{count} {state}" for state, count in counts.items())))
+    if report["jobs"]:
+        console.print(_job_table(report["jobs"]))
+        states = (state.value for state in JobState)
+        console.print(_text(", ".join(f"{report[state]} {state}" for state in states if report.get(state))))
+    else:
+        console.print("nothing new", highlight=False)
+    if report["failed_before"]:
+        failed = (
+            f"failed before, and not tried again: {report['failed_before']} (`watcher jobs --state failed`)"
+        )
+        console.print(_text(failed, "yellow"))
+    for path, reason in report["unreadable"].items():
+        console.print(_text(f"cannot be read: {path}: {reason}", "red"))
 
 
 def print_retry(report: Report) -> None:

@@ -27,21 +27,22 @@ def work_off(settings: Settings, *, as_json: bool) -> bool:
     """Run until nothing more can be done.
 
     Returns:
-        Whether some pictures failed.
+        Whether pictures of the inbox have failed, now or before, or could not be read.
 
     Raises:
         RemediableError: the service runs already, the configuration cannot work, or no worker can be started.
     """
     with _progress(settings) as on_progress:
         summary = run_once(settings, on_progress=on_progress)
-    report = reports.once_report(summary.finished, summary.held)
+    report = reports.once_report(summary)
     if as_json:
         views.print_json(report)
     else:
         views.print_once(report)
     if summary.trouble is not None:
         raise summary.trouble
-    return any(job.state in _FAILED for job in summary.finished)
+    failed_now = any(job.state in _FAILED for job in summary.finished)
+    return failed_now or bool(summary.failed_before or summary.unreadable)
 
 
 @contextmanager

@@ -26,6 +26,8 @@ class Backpressure:
         self._until_ns = 0
         self._staging_failures = 0
         self._outbox_works = True
+        self.staging_trouble: str | None = None
+        """Why staging took no result, until one was published again."""
 
     @property
     def until_ns(self) -> int:
@@ -43,8 +45,9 @@ class Backpressure:
         wait_s: float = min(policy.publish_retry_max_s, policy.publish_retry_s * 2 ** min(failures, 30))
         return round(wait_s * NS_PER_S)
 
-    def staging_failed(self, now_ns: int) -> None:
+    def staging_failed(self, now_ns: int, reason: str) -> None:
         """Staging refuses or loses results: give it time."""
+        self.staging_trouble = reason
         if now_ns < self._until_ns:
             return
         self._until_ns = now_ns + self.patience_ns(self._staging_failures)
@@ -67,5 +70,6 @@ class Backpressure:
     def result_published(self) -> None:
         """There is space, and the outbox takes results."""
         self._staging_failures = 0
+        self.staging_trouble = None
         if not self._outbox_works:
             self.outbox_resumed()

@@ -197,6 +197,11 @@ class Intake:
         return self.listed and quiet and self._hashing == 0 and self._tracker.growing == 0
 
     @property
+    def troubles(self) -> dict[str, str]:
+        """Files that are there and cannot be read, with the reason."""
+        return {path: trouble.reason for path, trouble in self._troubled.items()}
+
+    @property
     def waiting(self) -> int:
         """How many files are not complete or not hashed yet."""
         return len(self._tracker) + self._hashing + sum(1 for p in self._asked if not self._is_followed(p))

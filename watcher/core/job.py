@@ -190,6 +190,8 @@ class JobClock:
     dispatched_ns: int = 0
     queued_ns: int = 0
     lost_ns: int = 0
+    resumed: bool = False
+    """The job is older than this process: its chain begins with this process's first look."""
 
 
 @dataclass(frozen=True, slots=True)

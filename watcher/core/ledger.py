@@ -125,7 +125,7 @@ class Ledger:
 
     def hold(self, job: Job, now: Instant) -> None:
         """Nothing is marked in its picture: it waits for a mask, and a person is told."""
-        held = self.change(job, Cause.FOUND_UNMARKED)
+        held = self.change(replace(job, reason="nothing is marked in it"), Cause.FOUND_UNMARKED)
         self.log("info", "job.held", job=held.id, source=held.source)
         self.remove_note(held.source)  # an earlier failure's
         self.write_held_note(held)
@@ -214,6 +214,7 @@ class Ledger:
         self.emit(c.RemoveNote(path))
 
     def dispose_of_source(self, job: Job) -> None:
-        """Do with a served picture what the configuration wants done with it."""
-        if job.has_result and self._policy.after != "keep":
+        """Do with a served picture what the configuration wanted done with it when it was served."""
+        after = job.record.get("after") if job.record is not None else None
+        if job.has_result and self._policy.after == after != "keep":
             self.emit(c.ApplyAfter(job))

@@ -110,7 +110,8 @@ class Matching:
         moved_on = job.fingerprint != facts.picture.fingerprint
         if job.state is JobState.HELD and job.clock is None:  # a crash may have kept its note from the disk
             self._ledger.write_held_note(job)
-        job = facts.carried_by(replace(job, clock=job.clock or facts.clock(now.mono_ns)))
+        clock = job.clock or replace(facts.clock(now.mono_ns), resumed=True)
+        job = facts.carried_by(replace(job, clock=clock))
         self._ledger.keep(job)
         if job.state is not JobState.WAITING:
             return

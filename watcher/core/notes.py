@@ -42,7 +42,8 @@ def held_note(job: Job, recipe: Recipe | None) -> JsonObject:
         "reason": "nothing is marked in this picture, so nothing was removed",
         "how_to_mark": (
             f"put a mask beside it: {records.printable(certain)}, the size of the picture, white where "
-            "something is to go and black elsewhere; it is served as soon as the mask is there"
+            "something is to go and black elsewhere; it is served as soon as the mask is there. The other "
+            "names count only while no other picture of the folder has the same name before its suffix"
         ),
         "mask_names": [records.printable(name) for name in (certain, *others)],
         "marks_looked_for": marks,

@@ -28,6 +28,7 @@ from watcher.core.losses import Losses
 from watcher.core.matching import Matching
 from watcher.core.pairing import Recipes
 from watcher.core.publication import Publication
+from watcher.core.record import printable
 from watcher.core.reports import Reports
 from watcher.core.returns import Returns
 from watcher.core.served import ServedPictures
@@ -52,7 +53,7 @@ class Pipeline:
     def __init__(self, policy: Policy, jitter: Callable[[], float]) -> None:
         recipes = Recipes(policy.recipes)
         served = ServedPictures()
-        backpressure = Backpressure(policy.retry)
+        self._backpressure = backpressure = Backpressure(policy.retry)
         self._policy = policy
         self._now_ns = 0
         self._drain = drain = Drain(policy.worker)
@@ -147,7 +148,8 @@ class Pipeline:
             "worker": self._worker_state(),
             "path": self._lanes.last_path,
             "path_reason": self._lanes.last_reason,
-            "blocked": self._publication.blocked_reason,
+            "blocked": self._publication.blocked_reason or self._backpressure.staging_trouble,
+            "unreadable": {printable(path): reason for path, reason in self._intake.troubles.items()},
             "jobs": counts,
             "finished": self._ledger.finished,
             "last": self._ledger.last_finished,

@@ -165,7 +165,7 @@ class Publication:
             lost = again.lost_so_far(now.mono_ns)
             self._returns.look_again(self._ledger.change(lost, Cause.STAGE_LOST))
         elif job.state is JobState.RUNNING:
-            self._backpressure.staging_failed(now.mono_ns)
+            self._backpressure.staging_failed(now.mono_ns, event.reason)
             self._returns.release(again, now)
         else:  # there is nothing to copy: it is served itself
             self._ledger.save(again)
@@ -179,7 +179,7 @@ class Publication:
 
     def result_published(self, event: e.ResultPublished, now: e.Instant) -> None:
         """The result is where it belongs."""
-        was_blocked = bool(self._blocked)
+        was_blocked = bool(self._blocked) or self._backpressure.staging_trouble is not None
         job = self._taken_back(event.job)
         if job is None:
             return

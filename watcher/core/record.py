@@ -158,6 +158,10 @@ def finish(job: Job, drafted: JsonObject | None, policy: Policy, now: Instant, e
         total_ns = sum(chain.values())
     segments, total_ms = finished_segments({name: chain.get(name, 0) for name in SEGMENTS}, total_ns)
     fields.update(ts=utc_text(now.wall_s), outcome=job.state.value, reason=job.reason)
+    if job.has_result:
+        fields["after"] = policy.after
+    if clock is not None and clock.resumed:
+        fields["resumed"] = True
     fields.update(path_fields("output", job.output) if job.output is not None else {"output": None})
     fields["segments_ms"] = cast("JsonValue", segments)
     fields["total_ms"] = total_ms

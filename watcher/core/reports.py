@@ -68,12 +68,22 @@ class Reports:
             self._ledger.emit(*supervisor.became_ready(now.mono_ns))
             self._lanes.worker_ready = event
             self._ledger.log("info", "worker.ready", **fields)
+            self._tell_replaced_device(event)
             return
         flight = self._lanes.flights.get(event.origin.incarnation)
         if flight is not None and flight.path == "cold":
             flight.ready = event
             flight.progressed_ns = now.mono_ns
             self._ledger.log("debug", "worker.ready", **fields)
+
+    def _tell_replaced_device(self, event: e.WorkerReady) -> None:
+        """A person named a device, and another one runs: once per start, besides every record."""
+        configured, actual = str(event.device.get("configured")), str(event.device.get("actual"))
+        if configured != "auto" and not actual.startswith(configured):
+            reason = event.device.get("reason")
+            self._ledger.log(
+                "warning", "device.replaced", configured=configured, actual=actual, reason=reason
+            )
 
     def progressed(self, event: e.BatchStarted | e.ItemStarted | e.ItemProgressed, now: e.Instant) -> None:
         """A process works on its batch."""
@@ -206,8 +216,8 @@ class Reports:
         told_ns = self._space_told_ns
         if told_ns is None or now.mono_ns - told_ns >= round(_NO_SPACE_NOTICE_S * NS_PER_S):
             self._space_told_ns = now.mono_ns
-            self._ledger.log("warning", "publish.blocked", job=job.id, reason=reason)
-        self._backpressure.staging_failed(now.mono_ns)
+            self._ledger.log("error", "publish.blocked", job=job.id, source=job.source, reason=reason)
+        self._backpressure.staging_failed(now.mono_ns, reason)
         self._returns.release(job.unattempted(), now)
 
 

@@ -72,6 +72,7 @@ EVENTS: Final[Mapping[str, EventSpec]] = {
     "worker.garbage": EventSpec("warning", "A worker wrote what is no message; it is killed."),
     "worker.pipe_closed": EventSpec("debug", "A worker ended while it was being written to."),
     "engine.chosen": EventSpec("info", "Which engine and device run, which were configured, and why."),
+    "device.replaced": EventSpec("warning", "The configured device is not what runs; the line says why."),
     "path.changed": EventSpec("info", "Pictures go another path (hot, cold) from now on, and why."),
     "report.stale": EventSpec("info", "A worker that is no longer ours reported something; it is ignored."),
     # results
