@@ -497,8 +497,10 @@ def test_once_does_what_is_there_and_says_so(shell: Shell, home: Path) -> None:
     assert (ran.facts["failed"], ran.facts["done"], ran.facts["held"]) == (1, 0, 0)
     assert ran.facts["jobs"][0]["source"] == "broken.png"
     again = shell("once", "--engine", "patchmatch")
-    assert again.code == 0
-    assert "nothing to do" in again.out
+    assert again.code == 1, "a picture of the inbox is not done"
+    assert "failed before, and not tried again: 1" in again.out
+    (inbox / "broken.png").unlink()
+    assert shell("once", "--engine", "patchmatch").code == 0
 
 
 def test_what_the_service_imports_stays_light() -> None:

@@ -392,6 +392,30 @@ def test_the_source_is_disposed_of_only_after_the_result_is_committed(after: str
     assert world.disposed == ([] if after == "keep" else ["a.jpg", "b.jpg"])
 
 
+@pytest.mark.parametrize(
+    ("then", "later", "disposed"),
+    [
+        ("archive", "archive", ["a.jpg"]),
+        ("delete", "delete", ["a.jpg"]),
+        ("keep", "delete", []),
+        ("archive", "keep", []),
+        ("delete", "archive", []),
+    ],
+)
+def test_a_disposal_that_a_crash_prevented_is_made_up_for_if_it_is_still_wanted(
+    then: str, later: str, disposed: list[str]
+) -> None:
+    world = ready_world(Policy(after=then))  # type: ignore[arg-type] # parametrised literal
+    drop_marked(world, "a.jpg")
+    world.work()
+    world.disposed.clear()  # the crash came before anything was moved
+    world.policy = Policy(after=later)  # type: ignore[arg-type] # parametrised literal
+    world.restart()
+    world.settle()
+    assert world.disposed == disposed
+    assert world.states() == ["done"]
+
+
 @pytest.mark.parametrize("mask_first", [True, False])
 def test_a_source_that_is_taken_away_afterwards_is_no_new_job(mask_first: bool) -> None:  # noqa: FBT001 - parametrised
     world = ready_world(Policy(after="delete"))
