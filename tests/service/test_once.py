@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from typing import TYPE_CHECKING
 
-from tests.service.harness import mask, picture, relative_files
+from tests.service.harness import mask, picture, relative_files, wait_until
+from watcher.core.job import JobState
+from watcher.ports import RemediableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tests.service.harness import Service
+    from watcher.core.job import Job
 
     NewService = Callable[..., Service]
 
@@ -129,3 +133,34 @@ def test_status_and_jobs_tell_of_the_running_service_in_json(service: Service) -
     told = next(job for job in jobs["jobs"] if job["id"] == record["job"])
     assert (told["state"], told["source"], told["output"]) == ("done", "told.png", "told.png")
     assert told["total_ms"] == record["total_ms"]
+
+
+def test_once_that_is_stopped_says_what_is_left_and_goes_on_the_next_time(new_service: NewService) -> None:
+    service = new_service("[arrivals]", "quiet_s = 0.2", "[worker]", "drain_s = 0.3", faults="slow_item=2")
+    for number in range(4):
+        service.put(f"{number}.png")
+
+    command = service.command("once")
+    with subprocess.Popen(command, env=service.environment(), stderr=subprocess.PIPE, text=True) as once:
+        wait_until(lambda: _running(service), "a job that runs")
+        once.terminate()
+        _, told = once.communicate(timeout=30)
+
+    assert once.returncode == 75, told
+    assert "stopped before the end" in told
+    assert len(service.results()) < 4
+
+    service.faults = ""
+    assert service.run("once").returncode == 0
+    assert sorted(record["source"] for record in service.results()) == [
+        f"{number}.png" for number in range(4)
+    ]
+    assert {record["attempt"] for record in service.results()} == {1}, "a stop is not an attempt"
+
+
+def _running(service: Service) -> tuple[Job, ...]:
+    """The jobs that run; none while the journal is still being made."""
+    try:
+        return service.jobs(states=[JobState.RUNNING])
+    except RemediableError:
+        return ()
