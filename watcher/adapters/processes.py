@@ -281,8 +281,10 @@ class WorkerProcess:
                 self._sink(_event(message, self.origin, received_ns))
 
 
-class HotExecutor:
-    """Implements `watcher.ports.ResidentExecutor`: one process that outlives its batches."""
+class _Processes:
+    """The processes of one executor, by incarnation: what hot and cold path have in common."""
+
+    _path: Literal["hot", "cold"]
 
     def __init__(self, setup: WorkerSetup, sink: Sink, clock: Clock) -> None:
         self._setup = setup
@@ -290,12 +292,38 @@ class HotExecutor:
         self._clock = clock
         self._processes: dict[int, WorkerProcess] = {}
 
-    def start(self, incarnation: int) -> None:
-        """Start the process; a start that fails is told as an exit."""
-        self._forget_dead()
-        process = _start_or_report(incarnation, "hot", self._setup, self._sink, self._clock)
+    def kill(self, incarnation: int, reason: str) -> None:
+        """Dump the stacks, then kill; numbers of the other path are none of ours."""
+        process = self._processes.get(incarnation)
         if process is not None:
-            self._processes[incarnation] = process
+            process.kill(reason)
+
+    def close(self) -> None:
+        """Kill and reap."""
+        for process in self._processes.values():
+            process.close(timeout_s=5.0)
+
+    def _start(self, incarnation: int) -> WorkerProcess | None:
+        """Start a process; a start that fails is told as an exit."""
+        self._processes = {number: process for number, process in self._processes.items() if process.is_alive}
+        try:
+            process = WorkerProcess(incarnation, self._path, self._setup, self._sink, self._clock)
+        except OSError as error:  # no memory, no processes, no descriptors left
+            origin = e.Origin(self._path, incarnation, 0, socket.gethostname())
+            self._sink(e.WorkerExited(origin, 1, f"could not be started: {error}"))
+            return None
+        self._processes[incarnation] = process
+        return process
+
+
+class HotExecutor(_Processes):
+    """Implements `watcher.ports.ResidentExecutor`: one process that outlives its batches."""
+
+    _path = "hot"
+
+    def start(self, incarnation: int) -> None:
+        """Start the process."""
+        self._start(incarnation)
 
     def submit(self, incarnation: int, batch: Batch) -> None:
         """Send the batch to that incarnation; if it is dead, its exit tells."""
@@ -309,60 +337,18 @@ class HotExecutor:
         if process is not None:
             process.send(wire.Exit())
 
-    def kill(self, incarnation: int, reason: str) -> None:
-        """See the port."""
-        process = self._processes.get(incarnation)
-        if process is not None:
-            process.kill(reason)
 
-    def close(self) -> None:
-        """Kill and reap."""
-        for process in self._processes.values():
-            process.close(timeout_s=5.0)
-
-    def _forget_dead(self) -> None:
-        self._processes = {number: process for number, process in self._processes.items() if process.is_alive}
-
-
-class ColdExecutor:
+class ColdExecutor(_Processes):
     """Implements `watcher.ports.Executor`: one process for each batch."""
 
-    def __init__(self, setup: WorkerSetup, sink: Sink, clock: Clock) -> None:
-        self._setup = setup
-        self._sink = sink
-        self._clock = clock
-        self._processes: dict[int, WorkerProcess] = {}
+    _path = "cold"
 
     def submit(self, incarnation: int, batch: Batch) -> None:
         """Start a one-shot with this batch."""
-        self._processes = {number: process for number, process in self._processes.items() if process.is_alive}
-        process = _start_or_report(incarnation, "cold", self._setup, self._sink, self._clock)
+        process = self._start(incarnation)
         if process is not None:
-            self._processes[incarnation] = process
             process.send_batch(batch)
             process.end_of_work()
-
-    def kill(self, incarnation: int, reason: str) -> None:
-        """See the port."""
-        process = self._processes.get(incarnation)
-        if process is not None:
-            process.kill(reason)
-
-    def close(self) -> None:
-        """Kill and reap."""
-        for process in self._processes.values():
-            process.close(timeout_s=5.0)
-
-
-def _start_or_report(
-    incarnation: int, path: Literal["hot", "cold"], setup: WorkerSetup, sink: Sink, clock: Clock
-) -> WorkerProcess | None:
-    try:
-        return WorkerProcess(incarnation, path, setup, sink, clock)
-    except OSError as error:  # no memory, no processes, no descriptors left
-        origin = e.Origin(path, incarnation, 0, socket.gethostname())
-        sink(e.WorkerExited(origin, 1, f"could not be started: {error}"))
-        return None
 
 
 def _spawn(environment: Mapping[str, str] | None) -> tuple[subprocess.Popen[bytes], int, int]:
