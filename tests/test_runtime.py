@@ -157,7 +157,11 @@ class World:
     def __getattr__(self, name: str) -> Callable[..., None]:
         if name.startswith("_"):
             raise AttributeError(name)
-        return lambda *arguments: self.calls.append(" ".join([name, *(self._short(a) for a in arguments)]))
+        return lambda *arguments, **options: self.calls.append(
+            " ".join(
+                [name, *(self._short(a) for a in arguments), *(key for key, on in options.items() if on)]
+            )
+        )
 
     @staticmethod
     def _short(argument: Any) -> str:
@@ -314,6 +318,7 @@ def test_a_log_line_does_not_tear_a_transaction_apart(stage: Stage, world: World
         (c.WriteNote("held", "a.png", {}), None),
         (c.RemoveNote("a.png"), "remove_note a.png"),
         (c.ApplyAfter(a_job()), "apply_after job-1"),
+        (c.ApplyAfter(a_job(), again=True), "apply_after job-1 again"),
     ],
     ids=lambda value: type(value).__name__ if value is not None else "",
 )

@@ -152,8 +152,8 @@ class Outbox(Protocol):
         """Remove the notes of this source."""
         ...
 
-    def apply_after(self, job: Job) -> None:
-        """Archive or delete the source. A failure is logged once, never raised."""
+    def apply_after(self, job: Job, *, again: bool = False) -> None:
+        """Archive or delete the source. A failure is logged once (`again`: it was before), never raised."""
         ...
 
     def close(self) -> None:

@@ -274,7 +274,7 @@ class Runtime:
             case c.RemoveNote():
                 edges.outbox.remove_note(command.source)
             case c.ApplyAfter():
-                edges.outbox.apply_after(command.job)
+                edges.outbox.apply_after(command.job, again=command.again)
             case _:
                 raise AssertionError(command)
 

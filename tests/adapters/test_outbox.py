@@ -993,9 +993,10 @@ def with_result(bench: Bench, job: Job) -> Job:
 
 
 def events_of(bench: Bench, *jobs: Job) -> list[str]:
+    served = [with_result(bench, job) for job in jobs]
     with capture_logs() as told:
-        for job in jobs:
-            bench.box.apply_after(with_result(bench, job))
+        for job in served:
+            bench.box.apply_after(job)
         bench.box.discard("none")
         bench.close()
     return [entry["event"] for entry in told]

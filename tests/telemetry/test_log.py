@@ -108,6 +108,20 @@ def test_a_file_name_cannot_write_to_the_terminal(stream: io.StringIO, hostile: 
     assert theirs.isprintable()
 
 
+def test_nested_facts_are_short_on_the_console_and_whole_in_json(stream: io.StringIO) -> None:
+    facts = {
+        "engine": {"configured": "auto", "actual": "lama", "reason": "x"},
+        "segments_ms": {"import": 1.25, "warmup": 2.25},
+    }
+    log.configure(style="console", stream=stream)
+    log.write("info", "worker.ready", facts)
+    assert "engine='auto -> lama'" in stream.getvalue()
+    assert "segments_ms=3.5" in stream.getvalue()
+    log.configure(style="json", stream=stream)
+    log.write("info", "worker.ready", facts)
+    assert json.loads(stream.getvalue().splitlines()[-1])["engine"] == facts["engine"]
+
+
 def test_an_exception_is_text_in_the_line(stream: io.StringIO) -> None:
     log.configure(style="json", stream=stream)
     try:

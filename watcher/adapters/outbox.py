@@ -138,9 +138,9 @@ class FolderOutbox:
         """Remove the notes of this source."""
         self._calls.put(partial(self._notes.remove, source))
 
-    def apply_after(self, job: Job) -> None:
-        """Archive or delete the source. A failure is logged once, never raised."""
-        self._calls.put(partial(self._disposal.apply, job))
+    def apply_after(self, job: Job, *, again: bool = False) -> None:
+        """Archive or delete the source. A failure is logged once (`again`: it was before), never raised."""
+        self._calls.put(partial(self._disposal.apply, job, again=again))
 
     def close(self) -> None:
         """Finish what was asked for, then stop the thread; waits 25 s at most (a disk may hang)."""

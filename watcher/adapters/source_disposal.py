@@ -65,8 +65,8 @@ class SourceDisposal:
         self._name_bytes = name_bytes
         self._told: set[str] = set()
 
-    def apply(self, job: Job) -> None:
-        """Archive or delete the job's picture and its mask."""
+    def apply(self, job: Job, *, again: bool = False) -> None:
+        """Archive or delete the job's picture and its mask; `again`: a failure was told of before."""
         if self._after == "keep":
             return
         if self._after == "delete" and not self._has_result(job):
@@ -77,7 +77,7 @@ class SourceDisposal:
             try:
                 self._dispose(job, file)
             except (OSError, OutsideError) as error:
-                self._tell(job, file, error)
+                self._tell(job, file, error, again=again)
 
     def sweep(self) -> None:
         """Remove what an interrupted copy into the archive has left; at start only."""
@@ -161,19 +161,19 @@ class SourceDisposal:
                 return target
         raise AssertionError("versions() ended")
 
-    def _tell(self, job: Job, file: JobFile, error: OSError | OutsideError) -> None:
+    def _tell(self, job: Job, file: JobFile, error: OSError | OutsideError, *, again: bool) -> None:
         if job.id in self._told:
             return
         self._told.add(job.id)
         place = self._archive if self._after == "archive" else self._inbox
-        _log.warning(
+        (_log.debug if again else _log.warning)(
             "after.failed",
             job=job.id,
             source=file.path,
             after=self._after,
             reason=plain_reason(error) if isinstance(error, OSError) else str(error),
-            remedy=f"The result is published, and this is not tried again. See that {place} is there and "
-            f"may be written, and {self._after} the source by hand.",
+            remedy=f"The result is published; the next start tries this again. See that {place} is there "
+            f"and may be written, or {self._after} the source by hand.",
         )
 
 

@@ -197,9 +197,13 @@ class RemoveNote:
 
 @dataclass(frozen=True, slots=True)
 class ApplyAfter:
-    """Archive or delete the source (and its mask): only after the result is published and committed."""
+    """Archive or delete the source (and its mask): only after the result is published and committed.
+
+    `again`: at a start, since a crash may have kept it from happening; a failure was told of before.
+    """
 
     job: Job
+    again: bool = False
 
 
 LogLevel = Literal["debug", "info", "warning", "error"]

@@ -213,8 +213,8 @@ class Ledger:
         """Nothing is wrong with this picture (any more)."""
         self.emit(c.RemoveNote(path))
 
-    def dispose_of_source(self, job: Job) -> None:
+    def dispose_of_source(self, job: Job, *, again: bool = False) -> None:
         """Do with a served picture what the configuration wanted done with it when it was served."""
         after = job.record.get("after") if job.record is not None else None
         if job.has_result and self._policy.after == after != "keep":
-            self.emit(c.ApplyAfter(job))
+            self.emit(c.ApplyAfter(job, again=again))

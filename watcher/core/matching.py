@@ -204,7 +204,7 @@ class Matching:
         if not facts.last.restored:  # a restart is no news
             self._ledger.log("info", "job.already_done", job=answer.id, source=facts.path, **_outcome(answer))
         else:  # a crash may have come between its end and this
-            self._ledger.dispose_of_source(answer)
+            self._ledger.dispose_of_source(answer, again=True)
 
     def _needs_nothing(self, facts: PictureFacts, answer: Job, current: Job | None, now: e.Instant) -> None:
         self._served.note(answer, facts)

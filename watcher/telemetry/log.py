@@ -124,6 +124,7 @@ def _utf8(value: object) -> object:
 
 def _console_renderer(*, color: bool) -> list[Any]:
     return [
+        _short,
         _harmless,
         structlog.dev.ConsoleRenderer(
             colors=color,
@@ -131,6 +132,18 @@ def _console_renderer(*, color: bool) -> list[Any]:
             exception_formatter=structlog.dev.plain_traceback,
         ),
     ]
+
+
+def _short(_logger: object, _method: str, event_dict: EventDict) -> EventDict:
+    """Nested facts as a person reads them: `auto -> patchmatch`, and the sum of the segments."""
+    for key, value in event_dict.items():
+        if not isinstance(value, dict):
+            continue
+        if "configured" in value:
+            event_dict[key] = f"{value['configured']} -> {value.get('actual')}"
+        elif key == "segments_ms":
+            event_dict[key] = round(sum(value.values()), 1)
+    return event_dict
 
 
 def _stamp(_logger: object, _method: str, event_dict: EventDict) -> EventDict:
