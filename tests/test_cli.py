@@ -20,6 +20,7 @@ from watcher import __version__, settings
 from watcher.adapters.journal import SqliteJournal
 from watcher.adapters.lock import StateLock
 from watcher.adapters.requests import read_requests
+from watcher.adapters.state_owner import claim
 from watcher.cli import entry, main
 from watcher.core.commands import FinishJob, SaveJob
 from watcher.core.job import Fingerprint, Identity, Job, JobState
@@ -204,6 +205,29 @@ def test_folders_that_overlap_are_refused_with_both_paths(shell: Shell, tmp_path
     ran = shell(command, "--inbox", str(tmp_path / "in"), "--outbox", str(tmp_path / "in" / "out"))
     assert ran.code == 78
     assert f"{tmp_path}/in contains {tmp_path}/in/out" in ran.err
+
+
+@pytest.mark.parametrize("command", ["run", "once"])
+def test_another_inbox_on_the_command_line_needs_a_state_folder_of_its_own(
+    shell: Shell, tmp_path: Path, command: str
+) -> None:
+    for name in ("in", "out"):
+        (tmp_path / name).mkdir()
+    ran = shell(command, "--inbox", str(tmp_path / "in"), "--outbox", str(tmp_path / "out"))
+    assert ran.code == 2
+    assert "--state-dir" in ran.err
+
+
+def test_doctor_sees_a_state_folder_of_another_inbox(shell: Shell, tmp_path: Path) -> None:
+    assert shell("init").code == 0
+    (tmp_path / "other").mkdir()
+    chosen = settings.load()
+    chosen.state_dir.mkdir(parents=True)
+    claim(chosen.state_dir, inbox=tmp_path / "other", outbox=chosen.outbox)
+    ran = shell("doctor")
+    assert ran.code == 78
+    assert "belongs to another inbox" in ran.out
+    assert shell("doctor", "--state-dir", str(tmp_path / "state")).code == 0
 
 
 @pytest.mark.parametrize("command", ["run", "once"])

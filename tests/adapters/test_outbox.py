@@ -1015,6 +1015,27 @@ def test_delete_removes_the_picture_and_its_mask_and_nothing_else(make_bench: Ca
     assert set(contents(bench.inbox)) == {"a/other.jpg"}
 
 
+def test_a_picture_stays_while_its_mask_cannot_go(make_bench: Callable[..., Bench]) -> None:
+    bench = make_bench(after="delete")
+    job = with_result(bench, bench.drop("a/IMG.jpg", mask="a/masks/IMG.png"))
+    gone: list[str] = []
+
+    class MaskStays(FileOperations):
+        def unlink(self, entry: Entry) -> None:
+            gone.append(entry.name)
+            if entry.name == "IMG.png":
+                raise OSError(errno.EACCES, os.strerror(errno.EACCES))
+            super().unlink(entry)
+
+    bench.box._disposal._files = MaskStays()
+    with capture_logs() as told:
+        bench.box.apply_after(job)
+        bench.close()
+    assert gone == ["IMG.png"], "the mask is taken first, and the picture is the start's way back to it"
+    assert [entry["event"] for entry in told] == ["after.failed"]
+    assert set(contents(bench.inbox)) == {"a/IMG.jpg", "a/masks/IMG.png"}
+
+
 @pytest.mark.parametrize("loss", ["never published", "deleted", "replaced"])
 def test_delete_wants_to_see_the_result(make_bench: Callable[..., Bench], loss: str) -> None:
     bench = make_bench(after="delete")

@@ -100,7 +100,12 @@ class Journal:
         return e.JournalOpened(active, tuple(self.files.values()), max(numbers, default=0) + 1)
 
     def prior_jobs(self, command: c.FindPriorJobs) -> tuple[Job, ...]:
-        return tuple(job for job in self.jobs.values() if job.is_final and job.identity == command.identity)
+        wanted = (command.identity.picture_sha256, command.identity.recipe)
+        return tuple(
+            job
+            for job in self.jobs.values()
+            if job.is_final and (job.identity.picture_sha256, job.identity.recipe) == wanted
+        )
 
     def commit(self, writes: Iterable[c.JournalWrite]) -> None:
         for write in writes:

@@ -416,6 +416,19 @@ def test_a_disposal_that_a_crash_prevented_is_made_up_for_if_it_is_still_wanted(
     assert world.states() == ["done"]
 
 
+def test_a_crash_between_the_masks_disposal_and_the_pictures_is_made_up_for() -> None:
+    world = ready_world(Policy(after="delete"))
+    drop_marked(world, "a.jpg")
+    world.work()
+    world.disposed.clear()
+    world.kill_service()
+    del world.disk["a.jpg.mask.png"]  # the disposal had come so far
+    world.start()
+    world.settle()
+    assert world.disposed == ["a.jpg"]
+    assert world.states() == ["done"]
+
+
 @pytest.mark.parametrize("mask_first", [True, False])
 def test_a_source_that_is_taken_away_afterwards_is_no_new_job(mask_first: bool) -> None:  # noqa: FBT001 - parametrised
     world = ready_world(Policy(after="delete"))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.service.harness import is_alive, mask, picture, seed_of, wait_until
+from tests.service.harness import is_alive, mask, picture, relative_files, seed_of, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -301,3 +301,25 @@ def test_a_worker_that_writes_garbage_is_replaced(new_service: NewService) -> No
     assert record["path"] == "cold"
     assert service.log("worker.garbage")
     assert service.wait_log("worker.exited", path="hot")
+
+
+@pytest.mark.parametrize("after", ["archive", "delete"])
+def test_a_kill_amid_a_disposal_leaves_neither_a_picture_nor_its_mask_behind(
+    new_service: NewService, after: str
+) -> None:
+    service = new_service(f'after = "{after}"', 'archive = "{root}/archive"')
+    archive = service.root / "archive"
+    archive.mkdir()
+    service.start()
+    for number in range(3):
+        marked = service.inbox / f"{number}.png.mask.png"
+        service.put(f"{number}.png")
+        deadline = time.monotonic() + 30
+        while marked.exists():  # without a pause: the kill is to fall between the two removals
+            assert time.monotonic() < deadline
+        service.kill9()
+        service.start()
+    wait_until(lambda: relative_files(service.inbox) == set(), "an empty inbox")
+    assert len(service.results()) == 3
+    if after == "archive":
+        assert len(relative_files(archive)) == 6

@@ -4,6 +4,8 @@ Rules of this file:
 - A file is touched only if its bytes still are the job's: what came in its place meanwhile is a new picture.
 - Nothing in the archive is overwritten, and the archive itself is never made: it may be a disk that is away.
 - A source is deleted only while its result stands in the outbox: one of the two exists at every instant.
+- The mask goes before its picture. A picture that is still there brings the next start back to both of them;
+  a mask left alone would lie in wait for another picture of that name.
 - A failure is logged once a job, with what to do, and changes nothing else: the job stays done.
 """
 
@@ -73,11 +75,12 @@ class SourceDisposal:
             reason = "its result is not to be seen in the outbox"
             _log.info("after.skipped", job=job.id, source=job.source, reason=reason)
             return
-        for file in files_of(job):
+        for file in reversed(tuple(files_of(job))):
             try:
                 self._dispose(job, file)
             except (OSError, OutsideError) as error:
                 self._tell(job, file, error, again=again)
+                return
 
     def sweep(self) -> None:
         """Remove what an interrupted copy into the archive has left; at start only."""

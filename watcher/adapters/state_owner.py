@@ -25,19 +25,31 @@ def claim(state_dir: Path, *, inbox: Path, outbox: Path) -> None:
     Raises:
         RemediableError: it belongs to other folders (exit code 78), or cannot be written.
     """
+    check_owner(state_dir, inbox=inbox, outbox=outbox)
     file = state_dir / FILE_NAME
-    ours = {"inbox": os.path.realpath(inbox), "outbox": os.path.realpath(outbox)}
+    if _read(file) is None:
+        _write(file, _named(inbox, outbox))
+
+
+def check_owner(state_dir: Path, *, inbox: Path, outbox: Path) -> None:
+    """See that this state belongs to these folders, or to none yet.
+
+    Raises:
+        RemediableError: it belongs to other folders (exit code 78).
+    """
+    file = state_dir / FILE_NAME
     theirs = _read(file)
-    if theirs is None:
-        _write(file, ours)
-        return
-    for name, path in ours.items():
-        if theirs[name] != path:
+    for name, path in _named(inbox, outbox).items():
+        if theirs is not None and theirs[name] != path:
             raise RemediableError(
                 f"state_dir belongs to another {name}: {state_dir} to {theirs[name]}, not to {path}",
                 "give this one its own state folder: --state-dir DIR, or state_dir in the configuration. "
                 f"If the {name} was moved: remove {file} and start again; what was done stays known",
             )
+
+
+def _named(inbox: Path, outbox: Path) -> dict[str, str]:
+    return {"inbox": os.path.realpath(inbox), "outbox": os.path.realpath(outbox)}
 
 
 def _read(file: Path) -> dict[str, str] | None:

@@ -71,6 +71,7 @@ class FileStatusBoard:
                 pid=worker["pid"] if running else None,
                 incarnation=(worker["incarnation"] or None) if running else None,
                 restarts=worker["restarts"],
+                trouble=worker["trouble"],
             ),
             path=snapshot["path"] or "none",
             path_reason=snapshot["path_reason"] or "",

@@ -12,6 +12,7 @@ import typer
 
 from watcher import __version__, settings
 from watcher.core.job import JobState
+from watcher.ports import RemediableError
 
 EXIT_JOBS_FAILED = 1
 EXIT_USAGE = 2
@@ -166,14 +167,16 @@ def demo(
 
 
 @app.command()
-def status(*, config: ConfigOption = None, as_json: JsonOption = False) -> None:
+def status(
+    *, config: ConfigOption = None, state_dir: StateOption = None, as_json: JsonOption = False
+) -> None:
     """Tell whether the service runs, which engine and device, and how the jobs stand.
 
     Examples: `watcher status` - `watcher status --json | jq .running`
     """
     from watcher.cli import reports, views  # noqa: PLC0415 - the terminal library costs memory that `run` spares
 
-    report = reports.status_report(settings.load(config))
+    report = reports.status_report(settings.load(config, state_dir=state_dir))
     if as_json:
         views.print_json(report)
     else:
@@ -188,6 +191,7 @@ def jobs(
         list[JobState] | None, typer.Option("--state", metavar="STATE", help="Only these; may be repeated.")
     ] = None,
     limit: Annotated[int, typer.Option(min=1, help="At most this many, the newest.")] = 50,
+    state_dir: StateOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """List jobs, the newest last.
@@ -199,7 +203,7 @@ def jobs(
     """
     from watcher.cli import reports, views  # noqa: PLC0415 - the terminal library costs memory that `run` spares
 
-    report = reports.jobs_report(settings.load(config), states=state or (), limit=limit)
+    report = reports.jobs_report(settings.load(config, state_dir=state_dir), states=state or (), limit=limit)
     if as_json:
         views.print_json(report)
     else:
@@ -215,6 +219,7 @@ def retry(
     ] = None,
     every: Annotated[bool, typer.Option("--all", help="All that failed or are quarantined.")] = False,
     config: ConfigOption = None,
+    state_dir: StateOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Do finished jobs again: after you mended what was wrong, or with a changed recipe.
@@ -227,7 +232,7 @@ def retry(
         raise typer.BadParameter("name the jobs, or give --all (not both); `watcher jobs` lists them")
     from watcher.cli import reports, views  # noqa: PLC0415 - the terminal library costs memory that `run` spares
 
-    report = reports.request_retry(settings.load(config), None if every else job)
+    report = reports.request_retry(settings.load(config, state_dir=state_dir), None if every else job)
     if as_json:
         views.print_json(report)
     else:
@@ -242,6 +247,7 @@ def doctor(
         bool,
         typer.Option("--probe", help="Also ask PyTorch, in a process of its own, which devices it sees."),
     ] = False,
+    state_dir: StateOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Look at what the service depends on: configuration, folders, limits, packages, weights, devices.
@@ -253,7 +259,7 @@ def doctor(
     from watcher.cli import views  # noqa: PLC0415 - the terminal library costs memory that `run` spares
     from watcher.cli.examination import examine  # noqa: PLC0415 - the other commands do without it
 
-    report = examine(config, probe=probe)
+    report = examine(config, state_dir, probe=probe)
     if as_json:
         views.print_json(report)
     else:
@@ -281,4 +287,10 @@ def _flags(
 def _usable(config: Path | None, flags: Mapping[str, object]) -> settings.Settings:
     chosen = settings.load(config, **flags)
     settings.check_folders(chosen)
+    if (flags["inbox"] or flags["outbox"]) and chosen.state_dir == settings.default_state_dir():
+        raise RemediableError(
+            "--inbox and --outbox need a --state-dir: the default state folder is the configured inbox's",
+            "name a folder of this inbox's own, and the same one every time: --state-dir DIR",
+            exit_code=EXIT_USAGE,
+        )
     return chosen

@@ -14,6 +14,8 @@ from watcher import __version__, settings
 from watcher.adapters import environment, folders
 from watcher.adapters.filesystems import file_system_type, is_network
 from watcher.adapters.lock import owner_of
+from watcher.adapters.state_owner import check_owner
+from watcher.ports import RemediableError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,15 +46,16 @@ class Fact:
     remedy: str | None = None
 
 
-def examine(config: Path | None, *, probe: bool) -> Report:
+def examine(config: Path | None, state_dir: Path | None, *, probe: bool) -> Report:
     """Look at everything.
 
     Args:
         config: the configuration file; None for the default one.
+        state_dir: instead of the configured one.
         probe: also ask PyTorch for its devices, which takes seconds.
     """
     facts = [*_program()]
-    chosen, about = _configuration(config)
+    chosen, about = _configuration(config, state_dir)
     facts += about
     if chosen is not None:
         facts += [*_folders(chosen), *_limits(chosen), *_service(chosen)]
@@ -70,9 +73,9 @@ def _program() -> Iterator[Fact]:
     yield Fact("program", "system", sys.platform)
 
 
-def _configuration(config: Path | None) -> tuple[Settings | None, list[Fact]]:
+def _configuration(config: Path | None, state_dir: Path | None) -> tuple[Settings | None, list[Fact]]:
     try:
-        chosen = settings.load(config)
+        chosen = settings.load(config, state_dir=state_dir)
     except settings.ConfigurationError as error:
         return None, _problems("configuration", error)
     facts = [Fact("configuration", "file", str(chosen.config_file or "none: environment and defaults"))]
@@ -93,6 +96,10 @@ def _folders(chosen: Settings) -> Iterator[Fact]:
         named.append(("archive", chosen.archive))
     for name, path in named:
         yield _folder(name, path)
+    try:
+        check_owner(chosen.state_dir, inbox=chosen.inbox, outbox=chosen.outbox)
+    except RemediableError as error:
+        yield Fact("folders", "state_dir", str(error), "problem", error.remedy)
 
 
 def _folder(name: str, path: Path) -> Fact:

@@ -77,6 +77,7 @@ def _worker_facts(worker: WorkerStatus | None) -> Report | None:
         "pid": worker.pid,
         "incarnation": worker.incarnation,
         "restarts": worker.restarts,
+        "trouble": worker.trouble,
     }
 
 
@@ -102,6 +103,7 @@ def once_report(summary: OnceSummary) -> Report:
         "held": len(summary.held),
         "failed_before": len(summary.failed_before),
         "unreadable": dict(summary.unreadable),
+        "trouble": str(summary.trouble) if summary.trouble is not None else None,
         "jobs": [job_facts(job) for job in (*summary.finished, *summary.held)],
     }
 

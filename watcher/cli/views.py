@@ -60,6 +60,8 @@ def print_status(report: Report) -> None:
     if worker := report["worker"]:
         pid = f", pid {worker['pid']}" if worker["pid"] else ""
         facts.add_row("worker", _text(f"{worker['state']}{pid}, restarts {worker['restarts']}"))
+        if worker["trouble"]:
+            facts.add_row("", _text(worker["trouble"], "red"))
     if report["path"]:
         reason = f" ({report['path_reason']})" if report["path_reason"] else ""
         facts.add_row("path", _text(f"{report['path']}{reason}"))
@@ -100,7 +102,7 @@ def print_once(report: Report) -> None:
         console.print(_job_table(report["jobs"]))
         states = (state.value for state in JobState)
         console.print(_text(", ".join(f"{report[state]} {state}" for state in states if report.get(state))))
-    else:
+    elif not report["trouble"]:
         console.print("nothing new", highlight=False)
     if report["failed_before"]:
         failed = (

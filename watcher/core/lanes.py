@@ -62,6 +62,8 @@ class Lanes:
     flights: dict[int, Flight] = field(default_factory=dict)
     worker_ready: WorkerReady | None = None
     """The current resident worker's own start."""
+    trouble: str | None = None
+    """The last words of the resident worker that ended, and what to do; none since one was ready."""
     last_path: Literal["hot", "cold"] | None = None
     last_reason: str | None = None
     cold_start_failures: int = 0

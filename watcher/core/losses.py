@@ -94,6 +94,7 @@ class Losses:
         self._tell_exit(event, flight, expected=wanted)
         if current:
             self._lanes.worker_ready = None
+            self._lanes.trouble = event.reason if event.remedy is None else f"{event.reason}: {event.remedy}"
             self._ledger.emit(*supervisor.exited(event.exit_code, now.mono_ns))
         if flight is not None and flight.jobs:
             self._carry_out(self._judge(flight, event, now, wanted=wanted), event.story, now)

@@ -162,6 +162,8 @@ class Matching:
             self._answered_before(facts, answered, current, now)
         elif masked:
             self._needs_nothing(facts, masked[-1], current, now)
+            if facts.picture.restored:  # a crash may have come between its mask's disposal and its own
+                self._ledger.dispose_of_source(masked[-1], again=True)
         else:
             self._never_answered(facts, current, now)
 

@@ -167,6 +167,7 @@ class Pipeline:
             "state": supervisor.state.value,
             "incarnation": supervisor.incarnation,
             "fault": supervisor.fault,
+            "trouble": self._lanes.trouble,
             "restarts": supervisor.restarts,
             "pid": ready.origin.pid if ready is not None else None,
             "engine": ready.engine if ready is not None else None,

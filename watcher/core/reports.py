@@ -67,6 +67,7 @@ class Reports:
         if event.origin.path == "hot" and supervisor.is_current(event.origin.incarnation):
             self._ledger.emit(*supervisor.became_ready(now.mono_ns))
             self._lanes.worker_ready = event
+            self._lanes.trouble = None
             self._ledger.log("info", "worker.ready", **fields)
             self._tell_replaced_device(event)
             return

@@ -35,6 +35,10 @@ SEGMENTS: Final = (*ARRIVAL_SEGMENTS, *START_SEGMENTS, *EXCHANGE_SEGMENTS, *WORK
 to the design's list, so that neither hides in `queue`."""
 
 
+_ROUNDING_MS: Final = 0.001 * len(SEGMENTS)
+"""What rounding each segment to the microsecond may add up to; less than nothing it is only beyond that."""
+
+
 def empty_chain() -> dict[str, int]:
     """All segments, 0 ns each."""
     return dict.fromkeys(SEGMENTS, 0)
@@ -89,5 +93,6 @@ def finished_segments(chain: Mapping[str, int], total_ns: int) -> tuple[dict[str
     """Return (segments with `unattributed`, total), both in ms, that add up to within the rounding."""
     total_ms = round(total_ns / 1e6, 3)
     segments = {name: round(ns / 1e6, 3) for name, ns in chain.items()}
-    segments["unattributed"] = round(total_ms - sum(segments.values()), 3)
+    unattributed_ms = round(total_ms - sum(segments.values()), 3)
+    segments["unattributed"] = 0.0 if -_ROUNDING_MS < unattributed_ms < 0 else unattributed_ms
     return segments, total_ms

@@ -4,7 +4,7 @@ Rules of this package: it is light to import, since the service process shares i
 """
 
 from watcher.settings.loading import check_folders, default_config_path, load
-from watcher.settings.models import Recipe, Settings
+from watcher.settings.models import Recipe, Settings, default_state_dir
 from watcher.settings.problems import ConfigurationError, Problem
 
 __all__ = [
@@ -14,5 +14,6 @@ __all__ = [
     "Settings",
     "check_folders",
     "default_config_path",
+    "default_state_dir",
     "load",
 ]

@@ -210,6 +210,11 @@ class LogSection(_Section):
     timings_keep_days: Count = 90
 
 
+def default_state_dir() -> Path:
+    """The state folder of who configures none."""
+    return platformdirs.user_state_path(APP, appauthor=False)
+
+
 class Settings(BaseSettings):
     """The whole configuration, checked. All paths are absolute."""
 
@@ -226,7 +231,7 @@ class Settings(BaseSettings):
     inbox: Path
     outbox: Path
     archive: Path | None = None
-    state_dir: Path = Field(default_factory=lambda: platformdirs.user_state_path(APP, appauthor=False))
+    state_dir: Path = Field(default_factory=default_state_dir)
     after: Literal["keep", "archive", "delete"] = "keep"
     unmarked: Literal["hold", "copy"] = "hold"
     arrivals: Arrivals = Arrivals()

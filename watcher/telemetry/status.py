@@ -38,6 +38,8 @@ class WorkerStatus(msgspec.Struct, frozen=True, kw_only=True):
     pid: int | None = None
     incarnation: int | None = None
     restarts: int = 0
+    trouble: str | None = None
+    """Why it ended, in its own last words, and what to do; None once a worker is ready again."""
 
 
 class LastJob(msgspec.Struct, frozen=True, kw_only=True):
