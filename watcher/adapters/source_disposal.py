@@ -111,7 +111,13 @@ class SourceDisposal:
                 source = Entry(folder, name)
                 bytes_now, seen = look(self._files, source, file)
                 if bytes_now is Bytes.CHANGED:
-                    _log.info("after.skipped", job=job.id, source=file.path, reason="it was changed since")
+                    _log.info(
+                        "after.skipped",
+                        job=job.id,
+                        source=job.source,
+                        file=file.path,
+                        reason="it was changed",
+                    )
                 if bytes_now is Bytes.SAME and seen is not None:
                     self._take(file, source, seen)
                     self._files.fsync_folder(folder, name)
@@ -172,7 +178,8 @@ class SourceDisposal:
         (_log.debug if again else _log.warning)(
             "after.failed",
             job=job.id,
-            source=file.path,
+            source=job.source,
+            file=file.path,
             after=self._after,
             reason=plain_reason(error) if isinstance(error, OSError) else str(error),
             remedy=f"The result is published; the next start tries this again. See that {place} is there "
