@@ -14,7 +14,7 @@ import signal
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from watcher import __version__, settings
+from watcher import __version__
 from watcher.adapters.clock import SystemClock
 from watcher.adapters.inbox import WatchedInbox
 from watcher.adapters.journal import SqliteJournal
@@ -62,10 +62,11 @@ class OnceSummary:
 def run_service(chosen: Settings) -> int:
     """Run the service until a signal ends it. Returns the exit code.
 
+    The caller has checked the folders (`settings.check_folders`).
+
     Raises:
-        RemediableError: the folders cannot be used, another service owns them, or the journal is damaged.
+        RemediableError: another service owns the state, it is of other folders, or the journal is damaged.
     """
-    settings.check_folders(chosen)
     with _journal_of(chosen) as journal:
         runtime = _build(chosen, journal, once=False)
         with _signals(runtime):
@@ -89,13 +90,12 @@ def run_once(chosen: Settings, on_progress: Callable[[Job, int], None]) -> OnceS
     """Work off what is in the inbox, then stop.
 
     Args:
-        chosen: the configuration.
+        chosen: the configuration, its folders checked.
         on_progress: called with each job that ends and the number of those still to come.
 
     Raises:
         RemediableError: as for `run_service`.
     """
-    settings.check_folders(chosen)
     finished: list[Job] = []
 
     def note(job: Job) -> None:

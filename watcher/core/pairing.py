@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from watcher.core.globs import compile_glob
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
     from re import Pattern
 
     from watcher.core.policy import Recipe
@@ -148,10 +148,6 @@ class Pairing:
     def masks_touching(self, picture: str) -> tuple[str, ...]:
         """The present mask-named files whose role may change when this picture comes or goes."""
         return tuple(name for name in mask_names(picture) if name in self._present and name != picture)
-
-    def orphans(self, paths: Iterable[str]) -> list[str]:
-        """Those of the paths that are named like masks and have no picture."""
-        return [path for path in paths if not self.is_picture(path) and not self.owners(path)]
 
     def _alone_with_stem(self, picture: str) -> bool:
         folder, name = split(picture)
