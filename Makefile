@@ -26,7 +26,7 @@ demo: $(VENV)/.base ## Run the real service on the sample pictures and show what
 	$(VENV)/bin/watcher demo
 
 test: $(VENV)/.full ## Run every test but the long ones.
-	$(VENV_PYTHON) -m pytest -m "not soak"
+	$(VENV_PYTHON) -m pytest -m "not soak" --numprocesses auto --maxprocesses 4 --dist loadfile
 
 check: $(VENV)/.full ## Formatting, lint, types and the direction of imports.
 	$(VENV_PYTHON) -m ruff format --check .

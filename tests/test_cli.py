@@ -22,9 +22,12 @@ from watcher.adapters.lock import StateLock
 from watcher.adapters.requests import read_requests
 from watcher.adapters.state_owner import claim
 from watcher.cli import entry, main
-from watcher.core.commands import FinishJob, SaveJob
+from watcher.core.commands import FinishJob, SaveFile, SaveJob
+from watcher.core.events import SavedFile
 from watcher.core.job import Fingerprint, Identity, Job, JobState
+from watcher.core.record import utc_text
 from watcher.telemetry import log
+from watcher.telemetry.status import Columns, Status, StatusFile, WorkerStatus
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -109,11 +112,13 @@ def journalled(shell: Shell) -> settings.Settings:
     (chosen.inbox / "sub").mkdir()
     for name in ("a.png", "sub/b.png", "c.png", "odd\udcff\x1b[31m.png"):
         (chosen.inbox / name).touch()
+    failed = a_job(2, JobState.FAILED, "sub/b.png", reason="not a picture")
     with SqliteJournal(chosen.journal_file) as journal:
         journal.commit(
             [
                 FinishJob(a_job(1, JobState.DONE, "a.png", output="a.png")),
-                FinishJob(a_job(2, JobState.FAILED, "sub/b.png", reason="not a picture")),
+                SaveFile(SavedFile(failed.source, failed.fingerprint, failed.identity.picture_sha256)),
+                FinishJob(failed),
                 SaveJob(a_job(3, JobState.HELD, "c.png")),
                 FinishJob(a_job(4, JobState.DONE, "odd\udcff\x1b[31m.png", output="odd\udcff\x1b[31m.png")),
             ]
@@ -309,6 +314,42 @@ def test_status_does_not_believe_a_file_that_a_dead_service_left(
     with StateLock(journalled.state_dir):  # a service that has just started, with another pid
         facts = shell("status", "--json").facts
     assert (facts["running"], facts["state"], facts["worker"]) == (True, "starting", None)
+
+
+@pytest.mark.parametrize("ago_s", [0, 600, -600])
+def test_status_tells_of_a_service_that_has_not_said_anything_for_long(
+    shell: Shell, journalled: settings.Settings, ago_s: int
+) -> None:
+    columns = Columns(configured="x", actual="x")
+    status = Status(
+        pid=os.getpid(),
+        version="0",
+        state="watching",
+        started="",
+        written=utc_text(time.time() - ago_s),
+        worker=WorkerStatus(state="ready", engine=columns, device=columns),
+        path="hot",
+        path_reason="ready",
+    )
+    with StateLock(journalled.state_dir):
+        StatusFile(journalled.state_dir).write(status)
+        facts, text = shell("status", "--json").facts, shell("status").out
+    is_silent = ago_s == 600
+    assert facts["running"]
+    assert (facts["silent_s"] is not None) == is_silent
+    assert ("silent for 60" in text) == is_silent
+    assert (f"{journalled.state_dir} is full" in text) == is_silent
+
+
+def test_status_of_a_service_that_cannot_start_says_why(shell: Shell, journalled: settings.Settings) -> None:
+    assert shell("status", "--json").facts["problems"] == []
+    journalled.outbox.rmdir()
+    (problem,) = shell("status", "--json").facts["problems"]
+    assert problem["what"] == f"outbox does not exist: {journalled.outbox}"
+    text = shell("status").out
+    assert f"cannot start: {problem['what']}" in text
+    assert problem["remedy"] in text
+    assert "Start it with" not in text
 
 
 def test_jobs_are_listed_filtered_and_limited(shell: Shell, journalled: settings.Settings) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import queue
 import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -12,6 +11,7 @@ from structlog.testing import capture_logs
 
 from watcher import runtime
 from watcher.adapters.clock import SystemClock
+from watcher.adapters.event_queue import EventQueue
 from watcher.core import commands as c
 from watcher.core import events as e
 from watcher.core.job import Fingerprint, Identity, Job, JobState
@@ -91,6 +91,9 @@ class World:
     opened: e.JournalOpened = START
     prior: tuple[Job, ...] = ()
     slept: int = 0
+    pruned: int = 0
+    prunings_due: int = 0
+    prune_failures: list[Exception] = field(default_factory=list)
     written: list[bool] = field(default_factory=list)
 
     # journal
@@ -108,7 +111,7 @@ class World:
     def _name(write: c.JournalWrite) -> str:
         return write.job.id if isinstance(write, c.SaveJob | c.FinishJob) else type(write).__name__
 
-    def prior_jobs(self, identity: Identity) -> tuple[Job, ...]:
+    def prior_jobs(self, identity: Identity, _path: str) -> tuple[Job, ...]:
         assert identity == IDENTITY
         return self.prior
 
@@ -123,6 +126,12 @@ class World:
 
     def mark_logged(self, ids: Iterable[str]) -> None:
         self.marked |= set(ids)
+
+    def prune(self, _wall_s: float) -> bool:
+        self.pruned += 1
+        if self.prune_failures:
+            raise self.prune_failures.pop(0)
+        return self.pruned < self.prunings_due
 
     # timing log
 
@@ -209,7 +218,7 @@ class Stage:
 
     script: Script = field(default_factory=Script)
     world: World = field(default_factory=World)
-    events: queue.SimpleQueue[e.Event] = field(default_factory=queue.SimpleQueue)
+    events: EventQueue = field(default_factory=EventQueue)
     finished: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -307,8 +316,6 @@ def test_a_log_line_does_not_tear_a_transaction_apart(stage: Stage, world: World
 @pytest.mark.parametrize(
     ("command", "call"),
     [
-        (c.ObserveFile("a"), "observe a"),
-        (c.RescanInbox("timer"), "rescan timer"),
         (c.StartWorker(3), "start 3"),
         (c.RunCold(4, BATCH), "submit 4 b1"),
         (c.DrainWorker(3), "drain 3"),
@@ -330,6 +337,62 @@ def test_each_command_is_begun_after_what_was_saved(
     assert world.calls[0] == "commit job-9"
     (begun,) = world.calls[1:]
     assert call is None or begun == call
+
+
+@pytest.mark.parametrize(
+    ("command", "call"),
+    [
+        (c.ObserveFile("a.png"), "observe a.png"),
+        (c.HashFile("a.png", a_job().fingerprint), "hash_file a.png"),
+        (c.RescanInbox("timer"), "rescan timer"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_what_only_looks_does_not_wait_for_what_was_saved(
+    stage: Stage, world: World, command: c.Command, call: str
+) -> None:
+    stage.commanded(c.SaveJob(a_job(9)), command)
+
+    assert world.calls[0].startswith(call)
+    assert world.calls[1:] == ["commit job-9"]
+
+
+def test_an_event_and_the_answers_to_its_questions_share_a_commit(stage: Stage, world: World) -> None:
+    asking = e.RescanWanted("asking")
+
+    def answer(event: e.Event) -> Sequence[c.Command]:
+        if event is asking:
+            return c.SaveJob(a_job(1)), c.FindPriorJobs("a.png", IDENTITY)
+        return (c.SaveJob(a_job(2)), c.SealResult(a_job(2), "s", "x")) if _is_answer(event) else ()
+
+    stage.script.answer = answer
+    stage.happen(asking, until=lambda: _is_answer(stage.script.told[-1]))
+
+    assert world.calls == ["commit job-1 job-2", "seal job-2"]
+
+
+def test_a_question_is_asked_after_the_end_of_a_job_that_it_is_about_is_durable(
+    stage: Stage, world: World
+) -> None:
+    stage.commanded(c.FinishJob(a_done_job(1)), c.FindPriorJobs("a.png", IDENTITY), c.SaveJob(a_job(2)))
+
+    assert world.calls == ["commit job-1", "line job-1", "commit job-2"]
+
+
+def test_what_was_saved_before_the_end_is_durable_at_the_end(stage: Stage, world: World) -> None:
+    """The loop ends between a question and its answer."""
+    asking = e.RescanWanted("asking")
+    stage.script.answer = lambda event: (
+        (c.SaveJob(a_job(1)), c.FindPriorJobs("a.png", IDENTITY)) if event is asking else ()
+    )
+
+    stage.happen(asking)
+
+    assert world.calls == ["commit job-1"]
+
+
+def _is_answer(event: e.Event) -> bool:
+    return isinstance(event, e.PriorJobsFound)
 
 
 def test_a_kill_goes_to_whoever_has_that_incarnation(stage: Stage, world: World) -> None:
@@ -363,6 +426,17 @@ def test_the_end_of_a_job_is_durable_then_logged_then_told(stage: Stage, world: 
 # --- start and end -----------------------------------------------------------------------------------------
 
 
+def test_a_start_sweeps_the_notes_of_all_but_open_and_refused_jobs(stage: Stage, world: World) -> None:
+    world.opened = e.JournalOpened((a_job(1, JobState.HELD), a_job(2)), (), 9)
+    world.final = {"job-3": a_job(3, JobState.FAILED), "job-4": a_done_job(4)}
+    swept: list[tuple[set[str], int]] = []
+    world.sweep_notes = lambda keep, number: swept.append((keep, number))  # type: ignore[attr-defined]  # a fake
+
+    stage.runtime.start()
+
+    assert swept == [({"job-1", "job-2", "job-3"}, 9)]
+
+
 def test_a_start_sweeps_what_no_publication_needs_and_watches_last(stage: Stage, world: World) -> None:
     publishing = a_job(1, JobState.PUBLISHING, stage_name="job-1.1")
     running = a_job(2, JobState.RUNNING, stage_name="job-2.1")
@@ -371,7 +445,8 @@ def test_a_start_sweeps_what_no_publication_needs_and_watches_last(stage: Stage,
 
     stage.runtime.start()
 
-    assert world.calls == ["sweep all but ['job-1.1']", "start 1", "start"]
+    assert world.calls[0] == "sweep all but ['job-1.1']"
+    assert world.calls[2:] == ["start 1", "start"]
     assert stage.script.told == [world.opened]
 
 
@@ -573,13 +648,39 @@ def test_a_request_never_overtakes_an_answer_of_the_journal(stage: Stage, world:
     assert kinds == [e.InboxListed, e.PriorJobsFound, e.RetryRequested]
 
 
+def test_more_lines_than_are_read_at_a_time_are_rescued_in_turns(stage: Stage, world: World) -> None:
+    world.final = {job.id: job for job in map(a_done_job, range(1, 6))}
+    unlogged = world.unlogged
+    world.unlogged = lambda: unlogged()[:2]  # type: ignore[method-assign]  # the fake reads a few at a time
+
+    stage.runtime.start()
+
+    assert world.lines == [f"job-{number}" for number in range(1, 6)]
+    assert world.marked == set(world.lines)
+
+
+def test_a_start_goes_on_where_what_was_written_cannot_be_noted(stage: Stage, world: World) -> None:
+    world.final = {"job-1": a_done_job(1)}
+
+    def refuse(ids: Iterable[str]) -> None:  # noqa: ARG001 - the port's
+        raise RemediableError("the disk is full", "make room", exit_code=75)
+
+    world.mark_logged = refuse  # type: ignore[method-assign]  # the fake refuses
+
+    stage.runtime.start()
+
+    assert world.lines == ["job-1"]
+
+
 def test_a_request_is_removed_after_the_journal_has_taken_it_up(stage: Stage, world: World) -> None:
     request = Request(None)
     world.requested = [request]
     saved_before: list[bool] = []
 
     def answer(event: e.Event) -> Sequence[c.Command]:
-        return (c.SaveJob(a_job(5)),) if isinstance(event, e.RetryRequested) else ()
+        if isinstance(event, e.RetryRequested):
+            return c.SaveJob(a_job(5)), c.FindPriorJobs("a.png", IDENTITY)
+        return ()
 
     commit = world.commit
 
@@ -606,3 +707,48 @@ def test_the_status_is_written_soon_after_a_change_and_not_at_every_event(stage:
 
     assert len(world.written) <= 2
     assert all(world.written)
+
+
+# --- forgetting --------------------------------------------------------------------------------------------
+
+
+def test_the_journal_forgets_at_each_housekeeping_while_it_has_more_and_then_rests(
+    stage: Stage, world: World
+) -> None:
+    world.prunings_due = 3
+    stage.happen(e.RescanWanted("a test"), until=lambda: len(world.written) >= 6)
+    assert world.pruned == 3
+
+
+def test_the_journal_forgets_nothing_before_it_is_known_what_is_in_the_inbox(
+    stage: Stage, world: World
+) -> None:
+    stage.script.is_watching = False
+    stage.happen(e.RescanWanted("a test"), until=lambda: len(world.written) >= 3)
+    assert world.pruned == 0
+
+
+def test_the_journal_forgets_nothing_between_a_question_and_what_follows_its_answer(
+    stage: Stage, world: World
+) -> None:
+    seen: list[int] = []
+    ask, answer = e.RescanWanted("ask"), (c.SaveJob(a_job(1)),)
+
+    def respond(event: e.Event) -> Sequence[c.Command]:
+        if event is ask:
+            return (c.FindPriorJobs("1.png", IDENTITY),)
+        seen.append(world.pruned)
+        return answer if isinstance(event, e.PriorJobsFound) else ()
+
+    stage.script.answer = respond
+    stage.happen(ask, until=lambda: world.pruned > 0)
+    assert seen[0] == 0
+    assert world.pruned == 1
+
+
+def test_a_journal_that_cannot_forget_is_asked_again_later(stage: Stage, world: World) -> None:
+    world.prune_failures = [full_disk()]
+    with capture_logs() as lines:
+        stage.happen(e.RescanWanted("a test"), until=lambda: len(world.written) >= 3)
+    assert world.pruned == 1
+    assert [line["event"] for line in lines] == ["journal.prune_failed"]

@@ -407,6 +407,24 @@ def test_archive_is_only_needed_where_it_is_used_and_never_overlaps(tmp_path: Pa
     assert "inbox and archive overlap" in folder_problems(ready(tmp_path, 'archive = "in/kept"\n'))[0]
 
 
+@pytest.mark.parametrize("key", ["log.file", "model.cache_dir"])
+@pytest.mark.parametrize("path", ["in/w", "in/new/w", "link/w", "out/../in/w", "in"])
+def test_what_we_write_must_not_lie_in_the_inbox(tmp_path: Path, key: str, path: str) -> None:
+    ready(tmp_path)
+    (tmp_path / "link").symlink_to("in")
+    section, name = key.split(".")
+    chosen = settings.load(minimal(tmp_path), **{section: {name: str(tmp_path / path)}})
+    (told,) = folder_problems(chosen)
+    assert f"{key} lies in the inbox" in told
+    assert str(chosen.inbox) in told
+
+
+def test_what_we_write_may_lie_anywhere_else(tmp_path: Path) -> None:
+    ready(tmp_path)
+    for path in ("in.log", "out/w.log", "w.log"):
+        settings.check_folders(settings.load(minimal(tmp_path), log={"file": str(tmp_path / path)}))
+
+
 def test_a_bind_mount_is_recognised_by_its_place_on_the_device(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import queue
 import random
 import signal
 from dataclasses import dataclass, field
@@ -16,9 +15,10 @@ from typing import TYPE_CHECKING, Final
 
 from watcher import __version__
 from watcher.adapters.clock import SystemClock
+from watcher.adapters.event_queue import EventQueue
 from watcher.adapters.inbox import WatchedInbox
 from watcher.adapters.journal import SqliteJournal
-from watcher.adapters.lock import StateLock
+from watcher.adapters.lock import FolderLock, StateLock
 from watcher.adapters.outbox import FolderOutbox
 from watcher.adapters.processes import BoundedLog, ColdExecutor, HotExecutor, WorkerSetup
 from watcher.adapters.requests import RequestFolder
@@ -32,9 +32,8 @@ from watcher.telemetry import log
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from watcher.core.events import Event
     from watcher.core.job import Job
-    from watcher.ports import Journal, RemediableError, Sink
+    from watcher.ports import Journal, RemediableError
     from watcher.settings import Settings
 
 _MIB: Final = 1_048_576
@@ -124,8 +123,12 @@ def _is_there(job: Job, chosen: Settings) -> bool:
 
 @contextlib.contextmanager
 def _journal_of(chosen: Settings) -> Iterator[SqliteJournal]:
-    """Own the state folder, see that it is of these folders, and open its journal."""
-    with StateLock(chosen.state_dir):
+    """Own the folders, see that the state is of these, and open its journal."""
+    with (
+        StateLock(chosen.state_dir),
+        FolderLock("inbox", chosen.inbox),
+        FolderLock("outbox", chosen.outbox),
+    ):
         claim(chosen.state_dir, inbox=chosen.inbox, outbox=chosen.outbox)
         with SqliteJournal(chosen.journal_file) as journal:
             yield journal
@@ -142,14 +145,15 @@ def _work(runtime: Runtime, *, until_idle: bool) -> None:
 def _build(
     chosen: Settings, journal: Journal, *, once: bool, on_finished: Callable[[Job], None] | None = None
 ) -> Runtime:
-    events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+    events = EventQueue()
     # Full jitter only spreads restarts; it guards no secret.
     pipeline = Pipeline(chosen.policy(once=once), jitter=random.random)
-    return Runtime(pipeline, _edges(chosen, journal, events.put), events, on_finished)
+    return Runtime(pipeline, _edges(chosen, journal, events), events, on_finished)
 
 
-def _edges(chosen: Settings, journal: Journal, sink: Sink) -> Edges:
+def _edges(chosen: Settings, journal: Journal, events: EventQueue) -> Edges:
     clock = SystemClock()
+    sink = events.put
     outbox = FolderOutbox(
         inbox=chosen.inbox,
         outbox=chosen.outbox,
@@ -174,7 +178,7 @@ def _edges(chosen: Settings, journal: Journal, sink: Sink) -> Edges:
             observer=chosen.arrivals.observer,
             recursive=chosen.arrivals.recursive,
             ignore=chosen.arrivals.ignore,
-            sink=sink,
+            sink=events.put_arrival,
             clock=clock,
         ),
         journal=journal,

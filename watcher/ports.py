@@ -83,8 +83,11 @@ class Journal(Protocol):
         """Make the writes durable, all or none (blocks for one fsync, some milliseconds)."""
         ...
 
-    def prior_jobs(self, identity: Identity) -> tuple[Job, ...]:
-        """Final jobs of the identity's picture and recipe, whatever their mask, oldest first."""
+    def prior_jobs(self, identity: Identity, path: str) -> tuple[Job, ...]:
+        """Jobs of the identity's picture and recipe, whatever their mask, oldest first.
+
+        All final ones of the picture at this path, and the newest answers for others.
+        """
         ...
 
     def jobs(self, *, states: Collection[JobState] = (), ids: Collection[str] = ()) -> tuple[Job, ...]:
@@ -92,15 +95,19 @@ class Journal(Protocol):
         ...
 
     def given_up(self) -> tuple[Job, ...]:
-        """Failed and quarantined jobs that are the last word on their picture, oldest first."""
+        """Failed and quarantined jobs that are the last word on a picture of the inbox, oldest first."""
         ...
 
     def unlogged(self) -> tuple[Job, ...]:
-        """Final jobs whose timing line is not known to be written, oldest first."""
+        """Final jobs whose timing line is not known to be written: the oldest, some thousand at most."""
         ...
 
     def mark_logged(self, ids: Iterable[str]) -> None:
         """Their timing lines are on disk. May be lost in a crash: rescue looks at the log itself."""
+        ...
+
+    def prune(self, wall_s: float) -> bool:
+        """Forget a few rows of what nobody needs any more (some milliseconds); whether there may be more."""
         ...
 
     def close(self) -> None:
@@ -142,6 +149,10 @@ class Outbox(Protocol):
 
     def sweep(self, keep: Collection[str]) -> int:
         """Remove every staged file but these; at start only. Returns how many."""
+        ...
+
+    def sweep_notes(self, keep: Collection[str], next_number: int) -> None:
+        """Remove the notes of older jobs that are not among these; at start."""
         ...
 
     def write_note(self, command: WriteNote) -> None:

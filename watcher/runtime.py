@@ -2,7 +2,9 @@
 
 Rules of this file:
 - One thread changes state: the one in `run`. Observer, pipe and outbox threads only put events on the queue.
-- Journal writes are committed before any command that follows them is begun; neighbours share a commit.
+- Journal writes are committed before any command that follows them is begun, but for those that only look.
+  Neighbours share a commit, and so do an event and the answers to its questions: from the last byte of a file
+  to its dispatch there is one.
 - A question to the journal is answered at once, before any other event.
 - What fails here for want of disk is kept and tried again; nothing that was promised is dropped.
 """
@@ -11,7 +13,9 @@ from __future__ import annotations
 
 import queue
 from collections import deque
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, Final, cast
 
 from watcher.core import commands as c
@@ -23,6 +27,7 @@ from watcher.telemetry import log
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from watcher.adapters.event_queue import EventQueue
     from watcher.core.job import Job
     from watcher.core.pipeline import Pipeline
     from watcher.ports import (
@@ -42,8 +47,12 @@ _HOUSEKEEPING_NS: Final = _NS_PER_S
 """How often requests are looked for and the status is written, at least."""
 _STATUS_NS: Final = _NS_PER_S // 4
 """How often the status is written at most."""
+_PRUNING_NS: Final = 3600 * _NS_PER_S
+"""How often the journal is asked to forget; while it has more to forget, at each housekeeping."""
 _MARK_AFTER: Final = 64
 """Timing lines are marked as written in groups: a mark that is lost costs a look into the log at start."""
+_MAX_REQUESTS: Final = 20
+"""So many requests are taken up at a housekeeping: each costs a commit."""
 _JOURNAL_RETRY_S: Final = 1.0
 _TRY_AGAIN: Final = 75
 _CONFIGURATION: Final = 78
@@ -81,7 +90,7 @@ class Runtime:
     Args:
         pipeline: decides.
         edges: the world.
-        events: where the edges put what happened; the same queue that their sinks feed.
+        events: where the edges put what happened: their sinks feed it.
         on_finished: told of each job that ends, after its record is durable.
     """
 
@@ -89,7 +98,7 @@ class Runtime:
         self,
         pipeline: Pipeline,
         edges: Edges,
-        events: queue.SimpleQueue[e.Event],
+        events: EventQueue,
         on_finished: Callable[[Job], None] | None = None,
     ) -> None:
         self._pipeline = pipeline
@@ -104,6 +113,7 @@ class Runtime:
         self._closing = False
         self._requests_due = False
         self._next_housekeeping_ns = 0
+        self._next_pruning_ns = 0
         self._status_dirty = True
         self._status_written_ns = 0
         self._drains_asked = 0
@@ -163,7 +173,10 @@ class Runtime:
         swept = edges.outbox.sweep(keep)
         if swept:
             log.write("info", "outbox.swept", {"files": swept})
-        self._rescue_timing_lines()
+        noted = {job.id for job in (*opened.jobs, *edges.journal.given_up())}
+        edges.outbox.sweep_notes(noted, opened.next_number)
+        while self._rescue_timing_lines():
+            pass
         self._handle(opened)
         edges.inbox.start()
 
@@ -175,11 +188,13 @@ class Runtime:
                 break
             if until_idle and not self._answers and self._events.empty() and self._pipeline.is_idle:
                 break
+        self._flush()
 
     def close(self) -> None:
         """End the edges; what was committed stays so."""
         edges = self._edges
         self._closing = True
+        self._events.close()
         edges.inbox.close()
         edges.hot.close()
         edges.cold.close()
@@ -190,10 +205,11 @@ class Runtime:
 
     def _take_late_reports(self) -> None:
         """The outbox finished what it had begun: commit it now instead of rescuing it at the next start."""
-        while not self._events.empty():
-            event = self._events.get()
-            if isinstance(event, e.ResultPublished):
-                self._handle(event)
+        with suppress(queue.Empty):
+            while True:
+                event = self._events.get()
+                if isinstance(event, e.ResultPublished):
+                    self._handle(event)
 
     def _next_event(self) -> e.Event:
         if self._answers:
@@ -206,9 +222,7 @@ class Runtime:
         if self._status_dirty:
             wake_ns = min(wake_ns, self._status_written_ns + _STATUS_NS)
         try:
-            if wake_ns <= now_ns:
-                return self._events.get_nowait()
-            return self._events.get(timeout=(wake_ns - now_ns) / _NS_PER_S)
+            return self._events.get(timeout_s=(wake_ns - now_ns) / _NS_PER_S)
         except queue.Empty:
             return e.TimerFired()
 
@@ -216,7 +230,8 @@ class Runtime:
         now = self._edges.clock.now()
         for command in self._pipeline.handle(event, now):
             self._carry_out(command)
-        self._flush()
+        if not self._answers:
+            self._flush()
         if isinstance(event, _TELLING):
             self._status_dirty = True
         if isinstance(event, e.InboxListed):
@@ -224,6 +239,9 @@ class Runtime:
         if isinstance(event, e.WorkerExited):
             self._last_exit = event
         self._keep_house(now.mono_ns)
+        # What is asked for or not written yet may be just what the journal is about to forget.
+        if now.mono_ns >= self._next_pruning_ns and self._pipeline.is_watching and not self._answers:
+            self._prune_journal(now)
 
     # --- commands ---
 
@@ -234,10 +252,21 @@ class Runtime:
             case c.Log():
                 log.write(command.level, command.event, command.fields)
             case _ if not self._closing:
-                self._flush()
+                if self._depends_on_writes(command):
+                    self._flush()
                 self._begin(command)
             case _:
                 pass  # nothing is begun any more; the journal tells the next start
+
+    def _depends_on_writes(self, command: c.Command) -> bool:
+        """Whether what was gathered must be durable before this is begun."""
+        match command:
+            case c.ObserveFile() | c.HashFile() | c.RescanInbox():
+                return False
+            case c.FindPriorJobs():  # the answer is about jobs that are final
+                return any(isinstance(w, c.SaveJob | c.FinishJob) and w.job.is_final for w in self._writes)
+            case _:
+                return True
 
     def _begin(self, command: c.Command) -> None:  # noqa: C901, PLR0912 - one flat table of commands
         edges = self._edges
@@ -249,7 +278,7 @@ class Runtime:
             case c.HashFile():
                 edges.inbox.hash_file(command.path, command.fingerprint)
             case c.FindPriorJobs():
-                jobs = edges.journal.prior_jobs(command.identity)
+                jobs = edges.journal.prior_jobs(command.identity, command.path)
                 self._answers.append(e.PriorJobsFound(command.path, command.identity, jobs))
             case c.StartWorker():
                 log.write("info", "worker.starting", {"incarnation": command.incarnation})
@@ -321,8 +350,12 @@ class Runtime:
         if len(self._unmarked) >= _MARK_AFTER:
             self._mark_logged()
 
-    def _rescue_timing_lines(self) -> None:
-        """Append the lines that a crash or a failure kept from being written; never one twice."""
+    def _rescue_timing_lines(self) -> bool:
+        """Append lines that a crash or a failure kept from being written, never one twice.
+
+        Returns:
+            Whether there may be more: not all are read at once.
+        """
         jobs = self._edges.journal.unlogged()
         try:
             present = self._edges.timings.logged([job.id for job in jobs]) if jobs else set()
@@ -331,11 +364,11 @@ class Runtime:
             self._append(missing)
         except OSError as error:
             self._owe_lines(error)
-            return
-        self._lines_owed = False
+            return False
         if missing:
             log.write("info", "timings.rescued", {"lines": len(missing)})
-        self._mark_logged()
+        self._lines_owed = self._mark_logged() and bool(jobs)
+        return self._lines_owed
 
     def _append(self, finished: list[Job]) -> None:
         for job in finished:
@@ -348,14 +381,17 @@ class Runtime:
             log.write("error", "timings.blocked", {"reason": str(error)})
         self._lines_owed = True
 
-    def _mark_logged(self) -> None:
+    def _mark_logged(self) -> bool:
+        """Note which lines are written; return False if that could not be noted."""
         marked, self._unmarked = self._unmarked, []
         if not marked:
-            return
+            return True
         try:
             self._edges.journal.mark_logged(marked)
         except RemediableError as error:  # the next start looks into the log instead
             log.write("debug", "journal.mark_failed", {"reason": str(error)})
+            return False
+        return True
 
     def _pay_lines(self) -> None:
         """Write what the timing log still lacks, and note what it has."""
@@ -381,14 +417,23 @@ class Runtime:
             self._requests_due = False
             self._take_requests()
 
+    def _prune_journal(self, now: e.Instant) -> None:
+        more = False
+        try:
+            more = self._edges.journal.prune(now.wall_s)
+        except RemediableError as error:
+            log.write("debug", "journal.prune_failed", {"reason": str(error)})
+        self._next_pruning_ns = now.mono_ns + (_HOUSEKEEPING_NS if more else _PRUNING_NS)
+
     def _write_status(self, now_ns: int) -> None:
         self._status_dirty = False
         self._status_written_ns = now_ns
         self._edges.status.write(self._pipeline.snapshot(), running=True)
 
     def _take_requests(self) -> None:
-        for request in self._edges.requests.waiting():
+        for request in islice(self._edges.requests.waiting(), _MAX_REQUESTS):
             self._handle(self._retry_event(request.ids))
+            self._flush()
             request.remove()  # the journal has the new jobs; read twice it would find them at work
 
     def _retry_event(self, ids: tuple[str, ...] | None) -> e.RetryRequested:

@@ -53,6 +53,26 @@ def test_the_longest_and_latest_mount_decides(path: str, kind: str, *, network: 
     assert is_network(Path(path)) is network
 
 
+@pytest.mark.parametrize(
+    ("kind", "network"),
+    [
+        *(
+            (kind, True)
+            for kind in ("smb3", "drvfs", "fakeowner", "fuse.rclone", "fuse.blobfuse2", "fuse.ifuse")
+        ),
+        # the kernel tells of what happens there, or may; where it does not, the inbox finds out
+        *(
+            (kind, False)
+            for kind in ("virtiofs", "overlay", "btrfs", "zfs", "fuseblk", "fuse.mergerfs", "fuse")
+        ),
+    ],
+)
+def test_types_that_other_machines_write_to(kind: str, *, network: bool) -> None:
+    line = f"36 27 0:31 / /mnt/some rw - {kind} source rw\n"
+    filesystems.MOUNTINFO.write_bytes(MOUNTINFO + line.encode())
+    assert is_network(Path("/mnt/some/folder")) is network
+
+
 def test_a_link_is_followed_to_where_it_leads(tmp_path: Path) -> None:
     (tmp_path / "state").symlink_to("/mnt/nas/state")
     assert is_network(tmp_path / "state" / "deeper")

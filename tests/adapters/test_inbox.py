@@ -25,10 +25,11 @@ from watchdog.observers import inotify_c
 from watchdog.observers.inotify_c import InotifyConstants
 from watchdog.observers.inotify_move_event_grouper import InotifyMoveEventGrouper
 
+from watcher.adapters import hearing, native_watch, pacing, tree
 from watcher.adapters import inbox as inbox_module
-from watcher.adapters import native_watch, tree
 from watcher.adapters.clock import SystemClock
 from watcher.adapters.inbox import WatchedInbox
+from watcher.adapters.native_watch import Change, NativeWatch, Notice
 from watcher.core.events import (
     Event,
     FileHashed,
@@ -664,6 +665,211 @@ def test_more_notices_than_can_wait_are_dropped_for_a_listing(
     assert len(bench.listing().files) == 40
 
 
+def test_wishes_that_come_again_and_again_are_spaced() -> None:
+    """An overflow every 10 ms for five seconds, on a clock of our own; then quiet, then one more."""
+    wishes, told_s, now_s = pacing.Wishes(), [], 100.0
+    while now_s < 105.0:
+        wishes.add("overflow", round(now_s * 1e9))
+        told_s += [now_s - 100.0 for _ in wishes.take_due(round(now_s * 1e9), 0)]
+        now_s += 0.01
+    assert told_s == pytest.approx([0.0, 0.2, 0.6, 1.4, 3.0], abs=0.05)
+    assert wishes.take_due(round(120.0 * 1e9), 0) == ["overflow"], "the last one is not forgotten"
+    for after_s in (0.0, 60.0):
+        assert wishes.add("overflow", round((140.0 + after_s) * 1e9))
+        assert wishes.take_due(round((140.0 + after_s) * 1e9), 0) == ["overflow"], "at once: it was quiet"
+
+
+def test_wishes_are_spaced_up_to_a_limit_and_by_what_a_listing_costs() -> None:
+    wishes, now_ns, gaps_s = pacing.Wishes(), 0, []
+    for _ in range(12):
+        wishes.add("folder_changed", now_ns)
+        due_ns = wishes.next_ns()
+        assert due_ns is not None
+        gaps_s.append((due_ns - now_ns) / 1e9)
+        now_ns = due_ns
+        assert wishes.take_due(now_ns, 0) == ["folder_changed"]
+    assert max(gaps_s) == pacing.WISH_MAX_S
+
+    assert wishes.add("overflow", now_ns), "another kind is not held up"
+    assert wishes.take_due(now_ns, least_pause_ns=60 * 10**9) == ["overflow"]
+    wishes.add("overflow", now_ns + 10**9)
+    assert wishes.next_ns() == now_ns + 60 * 10**9
+
+
+def test_what_was_read_waits_in_bounds_and_the_rest_in_the_kernel(
+    make: Callable[..., Bench], root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go_on = threading.Event()
+    real = native_watch._Translator.dispatch
+
+    def hold(self: Any, event: Any) -> None:
+        assert go_on.wait(60)
+        real(self, event)
+
+    monkeypatch.setattr(native_watch, "MAX_BACKLOG", 100)
+    monkeypatch.setattr(native_watch._Translator, "dispatch", hold)
+    bench = make().armed()
+    for number in range(2000):  # created, closed, deleted: three events
+        path = root / f"{number % 2}.txt"
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT))
+        path.unlink()
+    (root / "last.png").write_bytes(b"1")
+    watch: Any = bench.inbox._watch
+    assert 100 < watch._observer._backlog() <= 100 + 2048
+    go_on.set()
+    bench.ear.observed("last.png", Hint.CLOSED)
+
+
+def deaf(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The watch lives, and nothing that it says arrives; and what takes seconds takes less."""
+    monkeypatch.setattr(native_watch._Translator, "dispatch", lambda *_: None)
+    monkeypatch.setattr(inbox_module, "CHECK_S", 0.1)
+    monkeypatch.setattr(hearing, "CHECK_S", 0.1)
+    monkeypatch.setattr(inbox_module, "PROBATION_RESCAN_S", 0.2)
+
+
+def test_a_watch_that_hears_nothing_is_armed_anew_and_given_up_in_the_end(
+    make: Callable[..., Bench], root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deaf(monkeypatch)
+    with capture_logs() as logs:
+        bench = make().armed()
+        for number in range(pacing.STRIKES):
+            bench.listing()
+            mark = bench.ear.mark()
+            (root / f"{number}.png").write_bytes(b"1")
+            bench.listing()
+            bench.ear.wait(InboxFound, after=mark)
+            # what follows a watch that failed comes by itself, and soon
+            assert f"{number}.png" in bench.ear.wait(InboxListed, after=mark + 1).files
+            if number < pacing.STRIKES - 1:
+                bench.ear.wait(RescanWanted, lambda event: event.reason == "watch_on_probation", after=mark)
+        (root / "polled.png").write_bytes(b"1")
+        bench.ear.observed("polled.png", Hint.CREATED)
+    assert [found.mode for found in bench.ear.of(InboxFound)] == ["native"] * 3 + ["polling"]
+    assert [line["event"] for line in logs] == ["inbox.watch_failed"] * 2 + ["inbox.polling"]
+    assert [line["path"] for line in logs] == ["0.png", "1.png", "2.png"]
+    assert "limit" not in logs[-1]["remedy"]
+    assert not bench.ear.of(InboxLost)
+
+
+def test_silence_about_what_an_overflow_lost_is_no_fault(
+    make: Callable[..., Bench], root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deaf(monkeypatch)
+    bench = make().armed()
+    bench.listing()
+    with capture_logs() as logs:
+        (root / "lost.png").write_bytes(b"1")
+        bench.inbox._on_notice(Notice(Change.OVERFLOWED))
+        assert "lost.png" in bench.listing().files
+        bench.listing()
+        time.sleep(2 * QUIET_S)  # twice as long as it takes to be certain
+    assert logs == []
+
+
+def test_a_watch_that_hears_is_believed(bench: Bench, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All the ways in which files come, with listings between them at any moment."""
+    monkeypatch.setattr(inbox_module, "CHECK_S", 0.2)
+    monkeypatch.setattr(hearing, "CHECK_S", 0.2)
+    outside = root.parent / "outside"
+    (outside / "a" / "b").mkdir(parents=True)
+    (outside / "a" / "b" / "1.png").write_bytes(b"1")
+    (outside / "old.png").write_bytes(b"1")
+    with capture_logs() as logs:
+        for number in range(2):
+            bench.listing()
+            shutil.copytree(outside / "a", root / f"copied-{number}")
+            shutil.copytree(outside / "a", outside / "c")
+            (outside / "c").rename(root / f"moved-{number}")
+            bench.inbox.rescan("any time")
+            (root / f"link-{number}.png").hardlink_to(outside / "old.png")
+            (root / f".{number}.png.x7Gh").write_bytes(b"1")
+            (root / f".{number}.png.x7Gh").rename(root / f"{number}.png")
+            (root / f"{number}.png").chmod(0o600)
+            bench.inbox.rescan("any time")
+            (root / f"copied-{number}").rename(root / f"renamed-{number}")
+            os.utime(root / f"{number}.png", ns=(0, 0))
+            (root / f"renamed-{number}" / "late.png").write_bytes(b"1")
+            bench.listing()
+            time.sleep(0.9)  # more checks than it takes to be certain
+    assert logs == []
+
+
+def test_ignored_folders_get_no_watch(make: Callable[..., Bench], root: Path) -> None:
+    for folder in ("@eaDir/deep", "kept/.stversions", "kept/node_modules/deep", "kept/deep"):
+        (root / folder).mkdir(parents=True)
+    bench = make(ignore=("node_modules",)).armed()
+    watch: Any = bench.inbox._watch
+
+    def watched() -> int:
+        return Path(f"/proc/self/fdinfo/{watch._observer._inotify._inotify_fd}").read_text().count("wd:")
+
+    assert watched() == 3  # the root, kept, kept/deep
+    for folder in ("new/@eaDir/deep", "new/deep/node_modules", "node_modules/deep"):
+        (root / folder).mkdir(parents=True)
+    shutil.move(shutil.copytree(root / "new", root.parent / "twin"), root / "twin")
+    wait_until(lambda: watched() == 7)
+    (root / "twin" / "deep" / "a.png").write_bytes(b"1")
+    bench.ear.observed("twin/deep/a.png", Hint.CLOSED)
+    # a folder that sheds its ignored name is watched from then on
+    (root / "node_modules").rename(root / "modules")
+    wait_until(lambda: watched() == 9)
+    (root / "modules" / "deep" / "b.png").write_bytes(b"1")
+    bench.ear.observed("modules/deep/b.png", Hint.CLOSED)
+
+
+def test_a_folder_that_gets_an_ignored_name_has_the_inbox_listed(bench: Bench, root: Path) -> None:
+    (root / "album").mkdir()
+    (root / "album" / "a.png").write_bytes(b"1")
+    bench.ear.observed("album/a.png")
+    bench.ear.wait(RescanWanted)
+    time.sleep(QUIET_S)
+    mark = bench.ear.mark()
+    (root / "album").rename(root / "album.part")
+    bench.ear.wait(RescanWanted, lambda event: event.reason == "folder_changed", after=mark)
+    assert dict(bench.listing().files) == {}
+
+
+def test_a_folder_with_very_much_in_it_is_left_to_the_listing(
+    bench: Bench, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(native_watch, "_MAX_SIMULATED", 5)
+    pack = root.parent / "pack"
+    (pack / "deep").mkdir(parents=True)
+    for number in range(50):
+        (pack / "deep" / f"{number}.png").write_bytes(b"1")
+    shutil.copytree(pack, root / "copied")
+    pack.rename(root / "moved")
+    (root / "moved" / ".ignored").mkdir()
+    bench.ear.wait(RescanWanted, lambda event: event.reason == "folder_changed")
+    assert len(bench.listing().files) == 100
+    (root / "moved" / "deep" / "late.png").write_bytes(b"1")
+    bench.ear.observed("moved/deep/late.png", Hint.CLOSED)
+    assert not [path for path in (f"moved/deep/{n}.png" for n in range(50)) if bench.ear.about(path)]
+    # a folder that was filled before it got its watch is told of in part, an ignored one not at all
+    watch: Any = bench.inbox._watch
+    (emitter,) = watch._observer.emitters
+    told = emitter._inotify._recursive_simulate(os.fsencode(root / "moved"))
+    assert [event.name for event in told[:1]] == [b"deep"]
+    assert len(told) == 5
+    assert emitter._inotify._recursive_simulate(os.fsencode(root / "moved" / ".ignored")) == []
+
+
+def test_a_question_is_owed_once_however_often_it_is_asked(make: Callable[..., Bench], root: Path) -> None:
+    root.rmdir()
+    bench = make().start()
+    bench.ear.wait(InboxLost)
+    for _ in range(100):
+        bench.inbox.observe("a.png")
+    wait_until(lambda: bench.inbox._looks.empty() and bench.inbox._owed)
+    assert list(bench.inbox._owed) == ["a.png"]
+    root.mkdir()
+    bench.ear.vanished("a.png")
+    time.sleep(QUIET_S)
+    assert len(bench.ear.of(FileVanished)) == 1
+
+
 def test_a_watch_whose_thread_died_is_armed_anew(
     bench: Bench, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -767,6 +973,26 @@ def test_a_root_deleted_and_made_anew(bench: Bench, root: Path) -> None:
     assert dict(bench.ear.wait(InboxListed, after=mark).files) == {}
     (root / "b.png").write_bytes(b"1")
     bench.ear.observed("b.png", Hint.CLOSED, within_s=5)
+
+
+def test_a_root_that_flaps_is_not_listed_each_time(
+    bench: Bench, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inbox_module, "CHECK_S", 0.02)
+    away = root.with_name("away")
+    ends = time.monotonic() + 1.6
+    while time.monotonic() < ends:
+        mark = bench.ear.mark()
+        root.rename(away)
+        bench.ear.wait(InboxLost)
+        time.sleep(0.03)
+        away.rename(root)
+        time.sleep(0.03)
+    found = len(bench.ear.of(InboxFound)) - 1
+    assert 1 <= found <= 4  # after 0.2, 0.4, 0.8 and 1.6 s
+    bench.ear.wait(InboxFound, after=mark)
+    (root / "a.png").write_bytes(b"1")
+    bench.ear.observed("a.png")
 
 
 def test_a_root_replaced_between_two_checks(bench: Bench, root: Path) -> None:
@@ -874,6 +1100,65 @@ def test_refused_notifications_fall_back_to_polling_with_one_line(
     assert "limit reached" in logs[0]["reason"]
 
 
+def test_notifications_are_tried_again_after_a_while(
+    make: Callable[..., Bench], root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inbox_module, "CHECK_S", 0.05)
+    monkeypatch.setattr(pacing, "NATIVE_AGAIN_S", 0.2)
+    tries: list[float] = []
+    real = NativeWatch.__init__
+
+    def count(self: Any, *args: Any, **options: Any) -> None:
+        tries.append(time.monotonic())
+        real(self, *args, **options)
+
+    monkeypatch.setattr(NativeWatch, "__init__", count)
+    with monkeypatch.context() as refusing, capture_logs() as logs:
+        refuse_inotify(refusing, "inotify_init", errno.EMFILE)
+        bench = make().armed()
+        wait_until(lambda: len(tries) >= 3)
+        (root / "a.png").write_bytes(b"1")
+        bench.ear.observed("a.png", Hint.CREATED)
+    assert tries[1] - tries[0] >= 0.2
+    assert tries[2] - tries[1] >= 0.4, "twice as long each time"
+    assert [line["event"] for line in logs] == ["inbox.polling"], "what goes on is told once"
+
+    assert bench.ear.wait(InboxFound, lambda found: found.mode == "native").mode == "native"
+    mark = bench.ear.mark()
+    bench.listing()
+    (root / "b.png").write_bytes(b"1")
+    bench.ear.observed("b.png", Hint.CLOSED, after=mark)
+    refuse_inotify(monkeypatch, "inotify_add_watch", errno.ENOSPC)
+    (root / "sub").mkdir()
+    assert bench.ear.wait(InboxFound, after=mark).mode == "polling"
+
+
+def test_how_long_polling_lasts() -> None:
+    trust, now_ns = pacing.Trust(), 0
+    waits_s = []
+    for _ in range(10):
+        trust.wait(now_ns)
+        assert trust.again_ns is not None
+        waits_s.append((trust.again_ns - now_ns) / 1e9)
+        now_ns = trust.again_ns
+    assert waits_s[:3] == [600.0, 1200.0, 2400.0]
+    assert max(waits_s) == pacing.NATIVE_AGAIN_MAX_S
+    trust.try_again(now_ns)
+    trust.wait(now_ns + 10**9)  # it lasted a second only
+    assert trust.again_ns == now_ns + 10**9 + 6 * 3600 * 10**9
+    trust.try_again(now_ns)
+    trust.wait(now_ns + 3600 * 10**9)
+    assert trust.again_ns == now_ns + 4200 * 10**9
+
+
+def test_a_watch_that_fails_rarely_is_not_given_up() -> None:
+    trust = pacing.Trust()
+    assert not any(trust.strike(number * 601 * 10**9) for number in range(1, 100))
+    assert [trust.strike((60_500 + number) * 10**9) for number in range(3)] == [False, False, True]
+    trust.try_again(61_000 * 10**9)
+    assert trust.strike(61_100 * 10**9), "once more is once too often"
+
+
 def test_a_tree_that_is_watched_in_part_only_is_polled(
     make: Callable[..., Bench], root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -915,8 +1200,10 @@ def test_polling_tells_of_all_that_happens(make: Callable[..., Bench], root: Pat
     seen = bench.ear.observed("new/a.png", after=mark)
     assert (seen.hint, seen.writer) == (Hint.CREATED, Writer.NONE)
     assert bench.ear.observed("old.png", after=mark).hint is Hint.MODIFIED
-    (root / "old.png").unlink()
-    bench.ear.vanished("old.png", after=mark)
+    mark = bench.ear.mark()
+    (root / "old.png").rename(root / "renamed.png")
+    bench.ear.observed("renamed.png", after=mark)
+    assert bench.ear.about("old.png", mark), "its old name goes first: a renamed file is no second copy"
     mark = bench.ear.mark()
     root.rename(root.with_name("away"))
     bench.ear.wait(InboxLost, after=mark)
@@ -927,13 +1214,33 @@ def test_polling_tells_of_all_that_happens(make: Callable[..., Bench], root: Pat
     assert not bench.ear.of(FileVanished, mark)
 
 
+def test_a_poll_that_finds_very_much_hands_over_the_listing(
+    make: Callable[..., Bench], root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inbox_module, "POLL_S", 0.2)
+    monkeypatch.setattr(inbox_module, "MAX_POLLED_LOOKS", 10)
+    bench = make(observer="polling").armed()
+    mark = bench.ear.mark()
+    pack = root.parent / "pack"
+    pack.mkdir()
+    for number in range(30):
+        (pack / f"{number}.png").write_bytes(b"1")
+    pack.rename(root / "pack")
+    assert len(bench.ear.wait(InboxListed, after=mark).files) == 30
+    assert not bench.ear.of(FileObserved)
+    (root / "one.png").write_bytes(b"1")
+    bench.ear.observed("one.png", Hint.CREATED)
+    time.sleep(QUIET_S)
+    assert len(bench.ear.of(InboxListed, mark)) == 1
+
+
 @pytest.mark.parametrize(("observer", "mode"), [("auto", "polling"), ("native", "native")])
 def test_a_network_folder_is_polled_and_its_writers_are_not_known(
     make: Callable[..., Bench], root: Path, monkeypatch: pytest.MonkeyPatch, observer: str, mode: str
 ) -> None:
     monkeypatch.setattr(inbox_module, "is_network", lambda path: path == root)
     bench = make(observer=observer).armed()
-    assert bench.ear.of(InboxFound) == [InboxFound(mode)]
+    assert bench.ear.of(InboxFound) == [InboxFound(mode, network=True)]
     (root / "a.png").write_bytes(b"1")
     assert bench.ear.observed("a.png").writer is not Writer.NONE
     with (root / "b.png").open("wb") as file:
@@ -979,6 +1286,27 @@ def test_a_folder_that_cannot_be_read_is_named_and_told_of_once(
     monkeypatch.undo()
     bench.ear.observed("locked/deep/a.png", Hint.CHECKED, after=mark)
     assert bench.listing().unreadable == ()
+
+
+def test_very_many_folders_that_cannot_be_read_are_few_lines(
+    bench: Bench, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(30):
+        (root / f"locked-{number}").mkdir()
+    real = tree._open_folder
+
+    def refuse(root_fd: int, folder: str) -> Any:
+        if folder.startswith("locked"):
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return real(root_fd, folder)
+
+    monkeypatch.setattr(tree, "_open_folder", refuse)
+    with capture_logs() as logs:
+        for _ in range(2):
+            assert len(bench.listing().unreadable) == 30
+    assert len(logs) == inbox_module.MAX_UNREADABLE_LINES + 1
+    assert logs[-1]["more_folders"] == 30 - inbox_module.MAX_UNREADABLE_LINES
+    assert all(line["remedy"] for line in logs)
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")

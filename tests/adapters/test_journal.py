@@ -112,6 +112,29 @@ def test_load_gives_the_jobs_that_are_not_final(book: SqliteJournal) -> None:
     assert [job.state for job in book.load().jobs] == ["waiting", "ready", "running", "publishing", "held"]
 
 
+def test_only_a_job_that_is_being_published_is_loaded_with_its_record(book: SqliteJournal) -> None:
+    record = {"chain_ns": {"queue": 1}}
+    states = (JobState.RUNNING, JobState.HELD, JobState.PUBLISHING)
+    book.commit([SaveJob(make_job(n, state=state, record=record)) for n, state in enumerate(states, start=1)])
+    assert [job.record for job in book.load().jobs] == [None, None, record]
+    assert [job.record for job in book.jobs()] == [record] * 3
+
+
+def test_what_a_job_has_in_common_with_its_file_is_in_memory_once(book: SqliteJournal) -> None:
+    same, changed = make_job(1, source="a.jpg"), make_job(2, source="b.jpg")
+    book.commit([SaveJob(same), SaveJob(changed), SaveJob(make_job(3, source="c.jpg"))])
+    book.commit([SaveFile(SavedFile("a.jpg", same.fingerprint, SHA))])
+    book.commit([SaveFile(SavedFile("b.jpg", changed.fingerprint, OTHER_SHA))])
+    opened = book.load()
+    (first, second, third), (file, other) = opened.jobs, opened.files
+    assert (first, second, third) == (same, changed, make_job(3, source="c.jpg"))
+    assert first.source is file.path
+    assert first.fingerprint is file.fingerprint
+    assert first.identity.picture_sha256 is file.sha256
+    assert second.fingerprint is not other.fingerprint
+    assert first.identity.recipe is second.identity.recipe is third.identity.recipe
+
+
 @pytest.mark.parametrize("state", ["done", "unchanged", "failed", "quarantined", "superseded", "gone"])
 def test_a_finished_job_waits_for_its_timing_line(book: SqliteJournal, state: str) -> None:
     job = make_job(state=JobState(state), record={"job": "3fa9c1d2-1"})
@@ -144,9 +167,9 @@ def test_prior_jobs_are_the_final_ones_of_picture_and_recipe_oldest_first(book: 
         ]
     )
     expected = [f"3fa9c1d2-{number}" for number in (3, 1, 2, 5)]
-    assert [job.id for job in book.prior_jobs(done[0].identity)] == expected
-    assert [job.id for job in book.prior_jobs(with_mask)] == expected
-    assert book.prior_jobs(Identity(OTHER_SHA, None, "default")) == ()
+    assert [job.id for job in book.prior_jobs(done[0].identity, "x")] == expected
+    assert [job.id for job in book.prior_jobs(with_mask, "x")] == expected
+    assert book.prior_jobs(Identity(OTHER_SHA, None, "default"), "x") == ()
 
 
 def test_prior_jobs_are_found_by_an_index(book: SqliteJournal) -> None:
@@ -173,9 +196,23 @@ def test_given_up_are_the_failures_that_nothing_followed(book: SqliteJournal) ->
     book.commit(
         [FinishJob(failed), FinishJob(retried), FinishJob(make_job(3, source="c.jpg", state=JobState.DONE))]
     )
+    book.commit([SaveFile(SavedFile(name, Fingerprint(1, 2, 3, 4), SHA)) for name in ("a.jpg", "b.jpg")])
     assert book.given_up() == (failed, retried)
     book.commit([FinishJob(make_job(4, source="b.jpg", state=JobState.DONE))])
     assert book.given_up() == (failed,)
+
+
+@pytest.mark.parametrize(
+    "change", [ForgetFile("a.jpg"), SaveFile(SavedFile("a.jpg", Fingerprint(1, 2, 3, 4), OTHER_SHA))]
+)
+def test_a_failure_of_a_picture_that_left_or_was_changed_is_not_given_up(
+    book: SqliteJournal, change: ForgetFile | SaveFile
+) -> None:
+    failed = make_job(1, source="a.jpg", state=JobState.FAILED)
+    book.commit([FinishJob(failed), SaveFile(SavedFile("a.jpg", Fingerprint(1, 2, 3, 4), SHA))])
+    assert book.given_up() == (failed,)
+    book.commit([change])
+    assert book.given_up() == ()
 
 
 def test_newest_counts_and_jobs_at_a_path(book: SqliteJournal) -> None:
@@ -401,6 +438,27 @@ def test_a_reader_sees_what_the_running_service_committed(book: SqliteJournal, p
     assert len(book.jobs()) == 2
 
 
+def test_a_reader_that_stays_lets_the_write_ahead_log_grow_only_until_it_goes(
+    book: SqliteJournal, path: Path
+) -> None:
+    log = path.with_name(f"{path.name}-wal")
+
+    def write(rounds: int) -> int:
+        for number in range(rounds):
+            book.commit([SaveJob(make_job(n, reason=f"{number}" * 4000)) for n in range(1, 51)])
+        return log.stat().st_size
+
+    quiet_bytes = write(30)
+    assert quiet_bytes < 4 << 20
+    with open_readonly(path) as reader:
+        reader._database.execute("BEGIN")
+        reader.counts()
+        assert write(60) > 8 << 20
+        reader._database.execute("COMMIT")
+    assert write(2) <= 8 << 20
+    assert len(book.jobs()) == 50
+
+
 def test_a_reader_works_after_the_service_ended_and_when_it_was_killed(path: Path) -> None:
     with SqliteJournal(path) as book:
         book.commit([SaveJob(full_job())])
@@ -467,7 +525,7 @@ def test_any_name_and_any_number_comes_back(
     )
     file = SavedFile(source, fingerprint, SHA)
     book.commit([FinishJob(job), SaveFile(file)])
-    assert book.prior_jobs(job.identity) == (job,)
+    assert book.prior_jobs(job.identity, source) == (job,)
     assert file in book.load().files
     book.commit([ForgetFile(source)])
     assert book.load().files == ()

@@ -332,6 +332,138 @@ def test_replace_does_not_follow_a_link_nor_remove_a_folder(make_bench: Callable
     assert not (bench.outbox / "a.jpg").is_symlink()
 
 
+# --- names that the file system refuses --------------------------------------------------------------------
+
+
+class RefusingFiles(FileOperations):
+    """The file system of a disk that has no names with these characters in them.
+
+    Attributes:
+        refused: the characters.
+        number: how it says so.
+        is_strict: such a name cannot even be looked for; else there is merely no such file.
+    """
+
+    def __init__(self, refused: str, number: int = errno.EINVAL, *, is_strict: bool = False) -> None:
+        self.refused = refused
+        self.number = number
+        self.is_strict = is_strict
+
+    def before(self, operation: str, name: str) -> None:
+        if operation in {"mkdir", "exclusive_rename", "link", "replace"}:
+            self._refuse(name)
+
+    def open(self, entry: Entry, flags: int, mode: int = 0o666) -> int:
+        if flags & os.O_CREAT or self.is_strict:
+            self._refuse(entry.name)
+        return super().open(entry, flags, mode)
+
+    def _refuse(self, name: str) -> None:
+        if set(self.refused) & set(name.rpartition("/")[2]):
+            raise OSError(self.number, os.strerror(self.number), name)
+
+
+def through(bench: Bench, job: Job, content: bytes = RESULT) -> tuple[Job, list[Event]]:
+    """Seal and publish until it is published or blocked, as the core does; returns all answers."""
+    answers: list[Event] = []
+    bench.stage(job, content)
+    while len(answers) < 20:
+        sealed = bench.seal(job, content)
+        answers.append(sealed)
+        if not isinstance(sealed, ResultSealed):
+            return job, answers
+        job = replace(job, state=JobState.PUBLISHING, output=sealed.output, sha256_out=sha(content))
+        answers.append(bench.publish(job))
+        if not isinstance(answers[-1], NameTaken):
+            return job, answers
+    raise AssertionError(f"no end: {answers}")
+
+
+@pytest.mark.parametrize("number", [errno.EINVAL, errno.EILSEQ, errno.ENAMETOOLONG])
+@pytest.mark.parametrize(
+    ("source", "output"),
+    [
+        ("a?.png", "a%3F.png"),
+        ("d?/e/a.png", "d%3F/e/a.png"),
+        ("ü/a?.png", "ü/a%3F.png"),
+        ("logs/a?.png", "logs_/a%3F.png"),
+    ],
+)
+def test_a_name_that_is_refused_is_escaped_and_told_of_once(
+    make_bench: Callable[..., Bench], source: str, output: str, number: int
+) -> None:
+    bench = make_bench(files=RefusingFiles("?", number))
+    with capture_logs() as told:
+        job, answers = through(bench, bench.drop(source))
+    assert isinstance(answers[-1], ResultPublished), answers
+    assert job.output == output
+    assert bench.visible() == {output: RESULT}
+    (line,) = told
+    assert (line["event"], line["source"], line["output"]) == ("outbox.name_escaped", source, output)
+    assert not Path(bench.box.staging).joinpath(str(job.stage_name)).exists()
+
+
+def test_escaped_names_are_not_overwritten_either(make_bench: Callable[..., Bench]) -> None:
+    bench = make_bench(files=RefusingFiles("?"))
+    bench.serve("a%3F.png", b"its own name")
+    for content in (b"first", b"second"):
+        through(bench, bench.drop("a?.png", content), content)
+    assert bench.visible() == {
+        "a%3F.png": b"its own name",
+        "a%3F (2).png": b"first",
+        "a%3F (3).png": b"second",
+    }
+
+
+def test_letters_that_are_refused_too_are_escaped_as_well(make_bench: Callable[..., Bench]) -> None:
+    bench = make_bench(files=RefusingFiles("ü"))
+    job, _ = through(bench, bench.drop("ü.png"))
+    assert job.output == "%C3%BC.png"
+
+
+def test_a_disk_that_refuses_every_spelling_blocks_and_does_not_try_for_ever(
+    make_bench: Callable[..., Bench],
+) -> None:
+    bench = make_bench(files=RefusingFiles("?%3F"))
+    job, answers = through(bench, bench.drop("a?.png"))
+    assert isinstance(answers[-1], PublishBlocked)
+    assert len(answers) == 5, "two names were tried, and a third there is not"
+    assert bench.visible() == {}
+    assert Path(bench.box.staging).joinpath(str(job.stage_name)).exists(), "the result is not lost"
+
+
+@pytest.mark.parametrize("is_strict", [False, True])
+def test_rescue_of_a_name_that_was_sealed_and_is_refused(
+    make_bench: Callable[..., Bench],
+    is_strict: bool,  # noqa: FBT001 - a column of the table
+) -> None:
+    bench = make_bench()
+    job = bench.sealed(bench.drop("a?.png"))
+    (bench.inbox / "a?.png").unlink()  # a strict disk stands for the inbox too, and has no such file
+    bench.close()
+    bench.open(files=RefusingFiles("?", is_strict=is_strict))
+    assert bench.publish(job, rescue=True) == NameTaken(job.id)
+    if is_strict:
+        return
+    _, answers = through(bench, job)
+    assert isinstance(answers[-1], ResultPublished)
+    assert bench.visible() == {"a%3F.png": RESULT}
+
+
+def test_the_notes_of_a_refused_name_are_escaped_and_found_again(make_bench: Callable[..., Bench]) -> None:
+    bench = make_bench(files=RefusingFiles("?"))
+    with capture_logs() as told:
+        for kind in ("failed", "held"):
+            bench.box.write_note(WriteNote(kind, "d?/a?.png", {"reason": "r"}))
+        bench.settle()
+        assert set(bench.visible()) == {"failed/d%3F/a%3F.png.json", "held/d%3F/a%3F.png.json"}
+        bench.box.remove_note("d?/a?.png")
+        bench.settle()
+    assert told == []
+    assert bench.visible() == {}
+    assert not (bench.outbox / "failed" / "d%3F").exists()
+
+
 # --- sealing -----------------------------------------------------------------------------------------------
 
 
@@ -948,6 +1080,48 @@ def test_a_note_that_says_the_same_is_not_written_again(bench: Bench) -> None:
     assert json.loads(path.read_text())["reason"] == "two"
 
 
+def test_a_start_sweeps_the_notes_of_jobs_that_are_over_and_nothing_else(bench: Bench) -> None:
+    def note(kind: Any, source: str, job: str) -> str:
+        bench.box.write_note(WriteNote(kind, source, {"job": job, "state": kind}))
+        return f"{kind}/{source}.json"
+
+    stale = [note("held", "a/b/gone.jpg", "x-1"), note("failed", "done.jpg", "x-2")]
+    kept = [note("held", "a/c.jpg", "x-3"), note("failed", "bad.jpg", "x-4")]
+    newer = note("held", "new.jpg", "x-9")
+    bench.settle()
+    theirs = {"held/mine.txt": b"words", "held/mine.json": b'{"job": "x-1"}', "failed/list.json": b"[1]"}
+    for name, data in theirs.items():
+        (bench.outbox / name).write_bytes(data)
+    (bench.outbox / "held" / "link.json").symlink_to(bench.outbox / stale[0])
+
+    bench.box.sweep_notes({"x-3", "x-4"}, 9)
+    bench.settle()
+
+    assert set(bench.visible()) - {"held/link.json"} == {*kept, newer, *theirs}
+    assert (bench.outbox / "held" / "link.json").is_symlink()
+    assert not (bench.outbox / "held" / "a" / "b").exists()
+
+
+def test_a_sweep_of_many_notes_lets_a_result_go_first(bench: Bench) -> None:
+    for number in range(300):
+        bench.box.write_note(WriteNote("held", f"{number}.jpg", {"job": f"x-{number}", "state": "held"}))
+    bench.settle()
+    bench.box.sweep_notes(set(), 1000)
+    job = bench.sealed(bench.drop("a.jpg"))
+    left = sum(1 for _ in (bench.outbox / "held").iterdir())
+    assert left > 100, "the sweep was through before the result was sealed"
+    assert isinstance(bench.publish(job), ResultPublished)
+    bench.settle()
+    wait_until_empty(bench.outbox / "held")
+
+
+def wait_until_empty(folder: Path) -> None:
+    deadline = time.monotonic() + 20
+    while any(folder.iterdir()):
+        assert time.monotonic() < deadline, "notes are left"
+        time.sleep(0.01)
+
+
 def test_folders_with_other_notes_stay(bench: Bench) -> None:
     for source in ("a/b/1.jpg", "a/2.jpg"):
         bench.box.write_note(WriteNote("failed", source, {}))
@@ -1121,6 +1295,28 @@ def test_a_picture_that_comes_while_we_look_is_not_taken(
     events_of(bench, job)
     assert contents(bench.inbox) == {"IMG.jpg": b"another picture"}
     assert contents(bench.archive) == {}
+
+
+@pytest.mark.parametrize("after", ["archive", "delete"])
+def test_a_source_in_an_inbox_that_is_away_is_seen_to_after_its_return(
+    make_bench: Callable[..., Bench], tmp_path: Path, after: str
+) -> None:
+    bench = make_bench(after=after, archive=tmp_path / "archive")
+    first, second, third = (bench.serve(f"a/{number}.png") for number in range(3))
+    away = bench.root / "away"
+    bench.inbox.rename(away)
+    with capture_logs() as told:
+        bench.box.apply_after(first)
+        bench.box.apply_after(second)
+        bench.settle()
+        assert len(contents(away)) == 3
+        away.rename(bench.inbox)
+
+        bench.box.apply_after(third)
+        bench.settle()
+
+    assert contents(bench.inbox) == {}
+    assert told == []
 
 
 def test_a_source_that_has_gone_is_no_failure(make_bench: Callable[..., Bench]) -> None:

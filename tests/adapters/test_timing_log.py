@@ -168,6 +168,20 @@ def test_old_files_go_at_the_start_and_when_a_day_has_passed(folder: Path, clock
     assert names(folder) == sorted(["timings-2026-11-30.jsonl", "timings-2026-12-01.jsonl", *others])
 
 
+def test_the_oldest_go_early_when_all_together_are_as_large_as_64_full_files(
+    folder: Path, clock: StoppedClock
+) -> None:
+    log = open_log(folder, clock, max_bytes=200, keep_days=3650)
+    for number in range(1, 301):  # two lines a file
+        day = "2026-11-29" if number <= 200 else "2026-11-30"
+        log.append(record(f"a-{number:03}", ts=f"{day}T10:00:00Z"))
+    left = jobs_in(folder)
+    total_bytes = sum((folder / name).stat().st_size for name in names(folder))
+    assert 63 * 200 <= total_bytes <= 65 * 200
+    assert sorted(left) == [f"a-{number:03}" for number in range(301 - len(left), 301)]
+    assert not (folder / "timings-2026-11-29.jsonl").exists()
+
+
 def test_logged_looks_into_every_kept_file(folder: Path, clock: StoppedClock) -> None:
     log = open_log(folder, clock, max_bytes=200)
     for number in range(1, 9):

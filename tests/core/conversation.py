@@ -2,15 +2,16 @@
 
 The clock stands unless a test says `advance`; inbox, journal, outbox and processes answer as the real ones
 do. A picture's bytes say what a worker makes of it: see `Process.serve`. What no test may ever see (a job
-that is final twice, work that begins before it is saved, a record that does not add up, a timer that fires
-for nothing) fails the test from in here.
+that is final twice, work that begins before it is saved, an attempt or a blame that nobody earned, a file
+that is read while a writer is known to have it, a source that goes without its result, a record that does not
+add up, a timer that fires for nothing) fails the test from in here.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections import deque
+from collections import Counter, deque
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 NS = 1_000_000_000
 MS = 1_000_000
 HOST = "testhost"
+MANY = 50
+"""More than anything does in a row that comes to an end."""
 START_SEGMENTS = {
     "process_start": 100 * MS,
     "import": 900 * MS,
@@ -129,6 +132,7 @@ class Journal:
 
     def _finish(self, job: Job) -> None:
         assert job.is_final
+        assert not job.has_result or job.sha256_out is not None
         older = self.jobs.get(job.id)
         assert older is None or not older.is_final, f"{job.id} ended twice"
         self.jobs[job.id] = _as_stored(job)
@@ -160,6 +164,10 @@ class Process:
     is_ready: bool = False
     draining: bool = False
     unkillable: bool = False
+    stuck: bool = False
+    """It makes no progress any more."""
+    judged: bool = False
+    """What its end costs its jobs was counted."""
     read: bool = False
     received_ns: int = 0
     started_ns: int = 0
@@ -256,6 +264,8 @@ class Process:
         )
 
     def batch_done(self) -> None:
+        """All was reported; what was not, was forgotten."""
+        self.world.evidence.spent.update(item.job.id for item in self.unreported)
         batch_id, self.batch = self._batch_id, None
         self.unreported = []
         self.world.tick()
@@ -267,7 +277,12 @@ class Process:
         assert self.alive
         self.alive = False
         self.world.tick()
+        self.world.count_loss(self)
+        lost = self.world.lost_by(self)
+        alone = len(self.sources) == 1
         self.world.send(e.WorkerExited(self.origin, code, story))
+        self.world.evidence.surely_spent.update(lost)  # if the service lived to hear of it
+        self.world.evidence.convicted.update(lost * alone)
 
     def crash(self) -> None:
         self.exit(-9, "killed by signal 9")
@@ -318,7 +333,7 @@ class Process:
 
     def step(self) -> bool:
         """Do the next thing that a worker does by itself; False if there is nothing to do."""
-        if not self.alive:
+        if not self.alive or self.stuck:
             return False
         if not self.is_ready:
             self.ready()
@@ -342,6 +357,104 @@ class Process:
         self.world.send(event)
 
 
+@dataclass(slots=True)
+class Evidence:
+    """What the checks go by: what the core was told, what happened to files, what processes cost the jobs."""
+
+    spent: Counter[str] = field(default_factory=Counter)
+    """Attempts of each job that count: its process died or stalled, its engine or its result failed."""
+    blamed: Counter[str] = field(default_factory=Counter)
+    """Those of them in which it was alone in a process that died or stalled."""
+    surely_spent: Counter[str] = field(default_factory=Counter)
+    convicted: Counter[str] = field(default_factory=Counter)
+    """Those of `spent` and of `blamed` that the service has surely journalled."""
+    ever: set[str] = field(default_factory=set)
+    """Every path at which there ever was a file."""
+    gone_ns: dict[str, int] = field(default_factory=dict)
+    """When a path was vacated last."""
+    contents: dict[Fingerprint, set[str]] = field(default_factory=dict)
+    """The sha256 of whatever bytes had this fingerprint."""
+    edited: set[str] = field(default_factory=set)
+    """Outputs that people changed or took away."""
+    reports: deque[e.Event] = field(default_factory=lambda: deque(maxlen=30))
+    """What workers have said lately in this life of the service."""
+    away: set[str] = field(default_factory=set)
+    """Paths of which it was told last that nothing is there."""
+    seen: dict[str, e.FileObserved] = field(default_factory=dict)
+    """The last look at each path that this life of the service was told of."""
+    since: dict[str, tuple[Fingerprint, int]] = field(default_factory=dict)
+    """What it was last told of each path, and since when it has been told the same."""
+
+    def note(self, event: e.Event) -> None:
+        """The core is told this."""
+        if hasattr(event, "origin"):
+            self.reports.append(event)
+        match event:
+            case e.FileVanished():
+                self.away.add(event.path)
+            case e.FileObserved():
+                self.seen[event.path] = event
+                self.away.discard(event.path)
+                self._tell_of(event.path, event.fingerprint, event.observed_ns)
+            case e.InboxListed():
+                for path, fingerprint in event.files.items():
+                    self._tell_of(path, fingerprint, event.started_ns)
+            case e.ItemFailed() if event.code == "engine":
+                self.spent[event.job] += 1
+            case e.StageLost():
+                self.spent[event.job] += 1
+
+    def _tell_of(self, path: str, fingerprint: Fingerprint, told_ns: int) -> None:
+        before = self.since.get(path)
+        if before is None or before[0] != fingerprint:
+            self.since[path] = (fingerprint, told_ns)
+
+    def forget_what_was_told(self) -> None:
+        """The service has died."""
+        self.seen.clear()
+        self.since.clear()
+        self.away.clear()
+        self.reports.clear()
+
+    def check_known(self, path: str, fingerprint: Fingerprint) -> None:
+        """It was seen in this life of the service, and nothing newer was told of it."""
+        self.check_inside(path)
+        assert path in self.since, "nobody has seen it since the start"
+        seen = self.seen.get(path)
+        assert seen is None or seen.fingerprint == fingerprint, "it was changed, and that is known"
+
+    def check_inside(self, path: str) -> None:
+        """It is, or was, a file of the inbox."""
+        assert path in self.ever, f"there never was a file {path}"
+
+    def check_hash(self, file: e.SavedFile) -> None:
+        """These bytes had this fingerprint."""
+        assert file.sha256 in self.contents.get(file.fingerprint, {file.sha256}), "other bytes were hashed"
+
+    def check_left(self, path: str) -> None:
+        """It was away at some time since the core was told that it was there."""
+        told_ns = self.since[path][1] if path in self.since else 0
+        assert self.gone_ns.get(path, -1) >= told_ns, "it is forgotten, and has always been there"
+
+    def check_settled(self, command: c.HashFile, now_ns: int, quiet_s: float) -> None:
+        """What is read was seen to be complete: nobody has it open, or it has been quiet."""
+        self.check_inside(command.path)
+        seen = self.seen.get(command.path)
+        assert seen is not None
+        assert seen.fingerprint == command.fingerprint
+        assert seen.fingerprint.size_bytes > 0, "an empty file is read"
+        assert seen.writer is not e.Writer.PRESENT, "a file is read while somebody writes it"
+        if seen.writer is e.Writer.UNKNOWN:
+            assert now_ns - self.since[command.path][1] >= round(quiet_s * NS), "a file is read too early"
+
+    def check_attempts(self, job: Job, max_solo_faults: int) -> None:
+        """A job that is given away has the attempts and the faults that it earned."""
+        assert job.attempts <= self.spent[job.id] + 1, "an attempt was counted that was none"
+        assert job.attempts > self.surely_spent[job.id], "an attempt was not counted"
+        assert job.solo_faults <= self.blamed[job.id], "it is blamed for what it did not do"
+        assert self.convicted[job.id] < max_solo_faults, "a poison job is tried once more"
+
+
 class World:
     """Everything outside the core.
 
@@ -353,8 +466,11 @@ class World:
     def __init__(self, policy: Policy | None = None, *, listed: bool = True) -> None:
         self.policy = policy or Policy()
         self.now_ns = 1000 * NS
+        self.wall_shift_s = 0.0
+        """How far somebody has set the wall clock forward (or back)."""
         self.journal = Journal()
         self.disk: dict[str, DiskFile] = {}
+        self.archive: list[bytes] = []
         self.outbox: dict[str, bytes] = {}
         self.staging: dict[str, bytes] = {}
         self.notes: dict[tuple[str, str], Any] = {}
@@ -374,8 +490,15 @@ class World:
         self.staging_full = False
         self.patient = False
         """Operations of the outbox wait until the test says `finish_operations`."""
+        self.slow_looks = False
+        """Looks, hashes and listings wait until the test says `finish_looks`."""
+        self.is_seen_before: Callable[[str], bool] = lambda _path: False
+        """Whether a slow listing shows this path as it was when the listing began, not as it is."""
         self.crash_in: int | None = None
         """The service dies when it begins the command after so many others."""
+        self.draining = False
+
+        self.evidence = Evidence()
 
         self.processes: list[Process] = []
         self._answers: deque[e.Event] = deque()
@@ -383,7 +506,11 @@ class World:
         """Slow ones of the outbox, in order."""
         self._reports: deque[Callable[[], e.Event | None]] = deque()
         """Looks, hashes, listings."""
+        self._deaths: deque[Process] = deque()
+        self._finds = 0
         self._sealed: dict[str, str] = {}
+        self._begun: set[str] = set()
+        """Stage names whose publication was begun in this life of the service."""
         self._inode = 0
         self._busy = False
         self.pipeline = Pipeline(self.policy, lambda: 0.5)
@@ -398,7 +525,7 @@ class World:
 
     @property
     def wall_s(self) -> float:
-        return 1_800_000_000.0 + self.now_ns / NS
+        return 1_800_000_000.0 + self.now_ns / NS + self.wall_shift_s
 
     def tick(self) -> int:
         """A millisecond passes."""
@@ -408,20 +535,23 @@ class World:
     def advance(self, seconds: float) -> None:
         """Let time pass, waking the core when it wants to be."""
         until_ns = self.now_ns + round(seconds * NS)
+        wakes = 0
         while (at_ns := self.pipeline.next_wakeup_ns()) is not None and at_ns <= until_ns:
             self.now_ns = max(self.now_ns, at_ns)
             self.wake()
+            wakes += 1
+            assert wakes < 100 + 50 * seconds, "it never sleeps"
         self.now_ns = max(self.now_ns, until_ns)
         self.send(e.TimerFired())
 
     def wake(self) -> None:
         """The timer fires: something must come of it, and it must not be due at once again."""
         at_ns = self.pipeline.next_wakeup_ns()
-        mark = len(self.commands)
+        mark, fired_ns = len(self.commands), self.now_ns
         self.send(e.TimerFired())
         again_ns = self.pipeline.next_wakeup_ns()
         idle = all(isinstance(command, c.Log) for command in self.commands[mark:])
-        assert again_ns is None or again_ns > self.now_ns or not idle, "a busy loop"
+        assert again_ns is None or again_ns > fired_ns or not idle, "a busy loop"
         assert again_ns != at_ns or not idle, "a busy loop"
 
     # --- the service ---
@@ -434,6 +564,7 @@ class World:
         keep = {job.stage_name for job in opened.jobs if job.state is JobState.PUBLISHING}
         self.staging = {name: data for name, data in self.staging.items() if name in keep}
         self._sealed.clear()
+        self._begun.clear()
         self.send(opened)
         if not self.lost:
             self.send(e.InboxFound("native"))
@@ -441,11 +572,15 @@ class World:
 
     def kill_service(self, *, operations_done: int = 0) -> None:
         """SIGKILL: all that is in memory is gone; some of the outbox's operations may have got through."""
+        self._busy = True  # nobody is told of what the outbox still does
         for _ in range(min(operations_done, len(self.operations))):
             self.operations.popleft()()
         self._answers.clear()
         self.operations.clear()
         self._reports.clear()
+        self._deaths.clear()
+        self.evidence.forget_what_was_told()
+        self.draining = False
         for process in self.processes:
             process.alive = False
         self.processes.clear()
@@ -468,22 +603,60 @@ class World:
             return
         self._busy = True
         try:
-            while self._answers or self._reports or (self.operations and not self.patient):
+            turns = 0
+            while self._is_something_on_its_way():
                 self._turn()
+                turns += 1
+                assert turns < MANY * (10 + len(self.disk)), "it never comes to rest"
         finally:
             self._busy = False
 
+    def _is_something_on_its_way(self) -> bool:
+        looks = self._reports and not self.slow_looks
+        return bool(self._answers or self._deaths or looks or (self.operations and not self.patient))
+
     def _turn(self) -> None:
         if not self._answers:
-            work = self._reports.popleft() if self._reports else self.operations.popleft()
             self.tick()
-            answer = work()
+            answer = self._next_work()()
             if answer is None:
                 return
             self._answers.append(answer)
         event = self._answers.popleft()
+        self.evidence.note(event)
+        self.draining |= isinstance(event, e.DrainRequested)
         commands = self.pipeline.handle(event, self.now)
         self._carry_out(commands)
+
+    def _next_work(self) -> Callable[[], e.Event | None]:
+        if self._deaths:
+            process = self._deaths.popleft()
+            return lambda: self._die(process)
+        if self._reports and not self.slow_looks:
+            return self._reports.popleft()
+        return self.operations.popleft()
+
+    def finish_looks(self, count: int | None = None) -> None:
+        """Let the inbox answer what it was asked."""
+        left = len(self._reports) if count is None else count
+        while self._reports and left:
+            left -= 1
+            answer = self.next_look()
+            if answer is not None:
+                self.send(answer)
+
+    def next_look(self, which: int = 0) -> e.Event | None:
+        """Let the inbox turn to one of its questions; the answer is still to be told."""
+        self._reports.rotate(-which)
+        work = self._reports.popleft()
+        self._reports.rotate(which)
+        self.tick()
+        return work()
+
+    @property
+    def waiting_looks(self) -> int:
+        """How many questions the inbox has not answered."""
+        return len(self._reports)
 
     def finish_operations(self, count: int | None = None) -> None:
         """Let the outbox finish what it was asked."""
@@ -518,22 +691,41 @@ class World:
     def _commit(self, writes: list[c.JournalWrite]) -> None:
         if not writes:
             return
+        self._check_forgotten(writes)
         self.journal.commit(writes)
         self._count_down()
         for write in writes:
             if isinstance(write, c.FinishJob):
-                check_record(write.job)
+                self._check_end(write.job)
+            elif isinstance(write, c.SaveFile):
+                self.evidence.check_hash(write.file)
         self.journal.append_lines()
         writes.clear()
 
+    def _check_forgotten(self, writes: Iterable[c.JournalWrite]) -> None:
+        """The hash of a file that has always been there is not forgotten."""
+        for write in writes:
+            saved = self.journal.files.get(write.path) if isinstance(write, c.ForgetFile) else None
+            file = self.disk.get(saved.path) if saved is not None else None
+            if saved is not None and file is not None and file.fingerprint == saved.fingerprint:
+                self.evidence.check_left(saved.path)
+
+    def _check_end(self, job: Job) -> None:
+        check_record(job)
+        if job.has_result:
+            self._check_result(job)
+        if job.state is JobState.GONE and job.source in self.disk:
+            since_ns = job.clock.observed_ns if job.clock is not None else 0
+            assert self.evidence.gone_ns.get(job.source, -1) >= since_ns, "its picture has always been there"
+        if job.state is JobState.QUARANTINED and job.duplicate_of is None:
+            assert self.evidence.blamed[job.id] >= self.policy.retry.max_solo_faults, (
+                "quarantined without guilt"
+            )
+
     def _begin(self, command: c.Command) -> None:  # noqa: C901, PLR0912 - one flat table of commands
         match command:
-            case c.ObserveFile():
-                self._reports.append(lambda: self._observe(command.path))
-            case c.RescanInbox():
-                self._reports.append(self._list)
-            case c.HashFile():
-                self._reports.append(lambda: self._hash(command))
+            case c.ObserveFile() | c.RescanInbox() | c.HashFile():
+                self._reports.append(self._look_wanted(command))
             case c.FindPriorJobs():
                 prior = self.journal.prior_jobs(command)
                 self._answers.appendleft(e.PriorJobsFound(command.path, command.identity, prior))
@@ -545,16 +737,20 @@ class World:
                 self._process(command.incarnation).give(command.batch)
             case c.RunCold():
                 self._check_saved(command.batch)
+                lively = [process for process in self.colds if not process.unkillable]
+                assert len(lively) < self.policy.cold.max_parallel
                 process = Process(self, "cold", command.incarnation, spawned_ns=self.now_ns)
                 self.processes.append(process)
                 process.give(command.batch)
             case c.KillWorker():
                 process = self._process(command.incarnation)
+                self.count_loss(process)
                 if process.alive and not process.unkillable:
-                    self._reports.append(lambda: self._die(process))
+                    self._deaths.append(process)
             case c.DrainWorker():
                 self._process(command.incarnation).draining = True
             case c.SealResult():
+                self._check_copy(command)
                 self.operations.append(lambda: self._seal(command))
             case c.PublishResult():
                 stored = self.journal.jobs[command.job.id]
@@ -565,17 +761,29 @@ class World:
                 self.operations.append(lambda: self._discard(command.stage_name))
             case c.WriteNote():
                 json.dumps(command.content)
-                self.notes[command.kind, command.source] = command.content
+                self.operations.append(lambda: self._write_note(command))
             case c.RemoveNote():
-                for kind in ("failed", "held"):
-                    self.notes.pop((kind, command.source), None)
+                self.operations.append(lambda: self._remove_notes(command.source))
             case c.ApplyAfter():
-                assert self.journal.jobs[command.job.id].is_final
+                self._check_result(self.journal.jobs[command.job.id])
                 self.disposed.append(command.job.source)
                 if self.disposes:
                     self.operations.append(lambda: self._dispose(command.job))
             case _:
                 raise AssertionError(command)
+
+    def _look_wanted(
+        self, command: c.ObserveFile | c.RescanInbox | c.HashFile
+    ) -> Callable[[], e.Event | None]:
+        match command:
+            case c.ObserveFile():
+                self.evidence.check_inside(command.path)
+                return lambda: self._observe(command.path)
+            case c.RescanInbox():
+                return self.begin_listing()
+            case c.HashFile():
+                self.evidence.check_settled(command, self.now_ns, self.policy.arrivals.quiet_s)
+                return lambda: self._hash(command)
 
     def _check_saved(self, batch: c.Batch) -> None:
         for item in batch.items:
@@ -583,8 +791,42 @@ class World:
             assert stored.state is JobState.RUNNING
             assert stored.attempts == item.job.attempts >= 1
             assert stored.stage_name == item.stage_name
+            self.evidence.check_attempts(stored, self.policy.retry.max_solo_faults)
+            self.evidence.check_known(stored.source, stored.fingerprint)
+            if stored.mask is not None and stored.mask_fingerprint is not None:
+                self.evidence.check_known(stored.mask, stored.mask_fingerprint)
         stages = [item.stage_name for item in batch.items]
         assert len(set(stages)) == len(stages)
+
+    def _check_result(self, job: Job) -> None:
+        """This job is done, and the journal says so: its result stands, unless people took it away."""
+        assert job.has_result
+        assert job.output is not None
+        if job.output not in self.evidence.edited:
+            assert sha256(self.outbox[job.output]) == job.sha256_out
+
+    def _check_copy(self, command: c.SealResult) -> None:
+        """A picture that only moved takes its result along."""
+        for job in self.journal.jobs.values():
+            if job.output is not None and job.output == command.copy_from:
+                away = job.source in self.evidence.away and job.source not in self.disk
+                assert not away, "a copy is made for a picture that has only moved"
+
+    def count_loss(self, process: Process) -> None:
+        """A process ends, or is killed: what that costs its jobs is what they may have lost, and no more."""
+        if process.judged or self.draining or not process.read:
+            return
+        process.judged = True
+        alone = process.batch is not None and len(process.batch.items) == 1
+        for item in process.unreported:
+            self.evidence.spent[item.job.id] += 1
+            self.evidence.blamed[item.job.id] += alone
+
+    def lost_by(self, process: Process) -> list[str]:
+        """The jobs whose attempt ends with this process."""
+        if self.draining or not process.read:
+            return []
+        return [item.job.id for item in process.unreported]
 
     def _process(self, incarnation: int) -> Process:
         found = [process for process in self.processes if process.incarnation == incarnation]
@@ -595,6 +837,7 @@ class World:
         if not process.alive:
             return None
         process.alive = False
+        self.count_loss(process)
         return e.WorkerExited(process.origin, -9, "killed by signal 9")
 
     # --- the inbox ---
@@ -607,12 +850,61 @@ class World:
         return Fingerprint(inode, len(data), wall_ns, wall_ns)
 
     def put(self, path: str, data: bytes, **facts: Any) -> None:
-        """A file is there with these bytes; nobody tells."""
+        """A file is there with these bytes, written in place if there was one; nobody tells."""
         self.tick()
         before = self.disk.get(path)
         self._inode += 1
         inode = before.fingerprint.inode if before is not None else self._inode
-        self.disk[path] = DiskFile(data, self.fingerprint(data, inode), **facts)
+        if before is not None:
+            facts.setdefault("links", before.links)
+        self.disk[path] = written = DiskFile(data, self.fingerprint(data, inode), **facts)
+        self.had(written)
+        self.evidence.ever.add(path)
+        for other, file in self.disk.items():
+            if file is before:  # another name of the same file
+                self.disk[other] = written
+
+    def had(self, file: DiskFile) -> None:
+        """The file has these bytes and this fingerprint."""
+        self.evidence.contents.setdefault(file.fingerprint, set()).add(sha256(file.data))
+
+    def replace(self, path: str, data: bytes, **facts: Any) -> None:
+        """Another file is renamed over this path; nobody tells."""
+        self.unlink(path)
+        self.put(path, data, **facts)
+
+    def unlink(self, path: str) -> None:
+        """A name goes away, if it is there; nobody tells."""
+        file = self.disk.pop(path, None)
+        if file is not None:
+            self.evidence.gone_ns[path] = self.tick()
+            file.links -= 1
+            self.restamp(file)
+
+    def link(self, old: str, new: str) -> None:
+        """A file gets a second name; nobody tells."""
+        self.unlink(new)
+        file = self.disk[new] = self.disk[old]
+        self.evidence.ever.add(new)
+        file.links += 1
+        self.restamp(file)
+
+    def move(self, old: str, new: str) -> None:
+        """A file gets another name, over whatever has it; nobody tells."""
+        file = self.disk.pop(old)
+        self.evidence.gone_ns[old] = self.tick()
+        self.unlink(new)
+        self.disk[new] = file
+        self.evidence.ever.add(new)
+
+    def restamp(self, file: DiskFile, *, mtime_ns: int | None = None) -> None:
+        """Something about the file changed, and not its bytes; with `mtime_ns`, somebody set that."""
+        self.tick()
+        if mtime_ns is None:
+            mtime_ns = file.fingerprint.mtime_ns
+        ctime_ns = round(self.wall_s * NS)
+        file.fingerprint = replace(file.fingerprint, mtime_ns=mtime_ns, ctime_ns=ctime_ns)
+        self.had(file)
 
     def drop(self, path: str, data: bytes) -> None:
         """A complete file is moved into the inbox."""
@@ -640,12 +932,13 @@ class World:
         self.notify(path, e.Hint.MODIFIED)
 
     def remove(self, path: str) -> None:
-        del self.disk[path]
+        assert path in self.disk
+        self.unlink(path)
         self.tick()
         self.notify(path, e.Hint.MODIFIED)
 
     def rename(self, old: str, new: str) -> None:
-        self.disk[new] = self.disk.pop(old)
+        self.move(old, new)
         self.tick()
         self.notify(old, e.Hint.MODIFIED)
         self.notify(new, e.Hint.MOVED_IN)
@@ -653,7 +946,7 @@ class World:
     def move_unseen(self, old: str, new: str) -> None:
         """A picture and its mask get other names; the next listing finds out."""
         for suffix in ("", ".mask.png"):
-            self.disk[new + suffix] = self.disk.pop(old + suffix)
+            self.move(old + suffix, new + suffix)
 
     def notify(self, path: str, hint: e.Hint) -> None:
         if not self.deaf and not self.lost:
@@ -667,6 +960,7 @@ class World:
 
     def lose(self) -> None:
         self.lost = True
+        self._finds += 1
         self.send(e.InboxLost("nothing is mounted there"))
 
     def find(self) -> None:
@@ -676,7 +970,11 @@ class World:
 
     def listing(self) -> None:
         """The adapter lists by itself, as after every `InboxFound`."""
-        event = self._list()
+        work = self.begin_listing()
+        if self.slow_looks:
+            self._reports.append(work)
+            return
+        event = work()
         assert event is not None
         self.send(event)
 
@@ -694,11 +992,26 @@ class World:
         return self.observation(path, e.Hint.CHECKED)
 
     def _list(self) -> e.Event | None:
-        if self.lost:
-            return None
-        started_ns = self.now_ns
-        files = {path: file.fingerprint for path, file in self.disk.items() if not self._is_hidden(path)}
-        return e.InboxListed(files, started_ns, self.tick(), self.unreadable_folders)
+        return self.begin_listing()()
+
+    def begin_listing(self) -> Callable[[], e.Event | None]:
+        """A listing that begins now and ends when it is called."""
+        started_ns, find = self.now_ns, self._finds
+        before = {path: file.fingerprint for path, file in self.disk.items()}
+
+        def finish() -> e.Event | None:
+            if self.lost or find != self._finds:
+                return None  # the one who lists found the inbox away
+            files = {path: file.fingerprint for path, file in self.disk.items()}
+            for path in filter(self.is_seen_before, {**before, **files}):
+                if path in before:
+                    files[path] = before[path]
+                else:
+                    del files[path]
+            files = {path: seen for path, seen in files.items() if not self._is_hidden(path)}
+            return e.InboxListed(files, started_ns, self.tick(), self.unreadable_folders)
+
+        return finish
 
     def _hash(self, command: c.HashFile) -> e.Event:
         file = self.look(command.path)
@@ -761,7 +1074,9 @@ class World:
             return e.PublishBlocked(job.id, self.outbox_refuses)
         standing = self.outbox.get(job.output)
         staged = self.staging.get(job.stage_name)
-        if (command.rescue or staged is None) and standing is not None and sha256(standing) == job.sha256_out:
+        doubtful = command.rescue or job.stage_name in self._begun
+        self._begun.add(job.stage_name)
+        if doubtful and standing is not None and sha256(standing) == job.sha256_out:
             self._discard(job.stage_name)
             return e.ResultPublished(job.id, job.output, self.now_ns, rescued=True)
         if staged is None or sha256(staged) != job.sha256_out:
@@ -775,13 +1090,26 @@ class World:
         return e.ResultPublished(job.id, job.output, self.now_ns)
 
     def _dispose(self, job: Job) -> None:
+        """Take the mask, then the picture, if they are what was served and the result is there."""
+        standing = self.outbox.get(job.output or "")
+        if standing is None or sha256(standing) != job.sha256_out:
+            return
         for path, expected in (
             (job.mask, job.identity.mask_sha256),
             (job.source, job.identity.picture_sha256),
         ):
             file = self.look(path) if path is not None else None
             if path is not None and file is not None and sha256(file.data) == expected:
+                if self.policy.after == "archive":
+                    self.archive.append(file.data)
                 self.remove(path)
+
+    def _write_note(self, command: c.WriteNote) -> None:
+        self.notes[command.kind, command.source] = command.content
+
+    def _remove_notes(self, source: str) -> None:
+        for kind in ("failed", "held"):
+            self.notes.pop((kind, source), None)
 
     def _discard(self, stage_name: str) -> None:
         self.staging.pop(stage_name, None)
@@ -813,11 +1141,13 @@ class World:
 
     def settle(self, seconds: float = 200.0) -> None:
         """Work and wait, until nothing more happens by itself for so long."""
-        rest_s = seconds
+        rest_s, overdue = seconds, 0
         while rest_s > 0:
             self.work()
             mark = len(self.commands)
             at_ns = self.pipeline.next_wakeup_ns()
+            overdue = overdue + 1 if at_ns is not None and at_ns <= self.now_ns else 0
+            assert overdue < MANY, "it wants to be woken for ever"
             step_s = min(rest_s, max((at_ns - self.now_ns) / NS, 0.001) if at_ns is not None else rest_s)
             self.advance(step_s)
             quiet = all(

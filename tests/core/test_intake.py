@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 
@@ -22,11 +22,14 @@ SHA = "ab" * 32
 class Desk:
     """An intake whose clock stands and whose commands are kept."""
 
-    def __init__(self, **policy: float) -> None:
+    def __init__(self, window: int = 1000, **policy: Any) -> None:
         self.said: list[Command] = []
         self.now_ns = 1000 * NS
         recipes = Recipes((Recipe("alpha", ("alpha/**",), ("alpha",)), Recipe()))
-        self.intake = Intake(ArrivalPolicy(**policy), recipes, self.said.append)
+        self.in_line = 0
+        self.intake = Intake(
+            ArrivalPolicy(**policy), recipes, self.said.append, in_line=lambda: self.in_line, window=window
+        )
 
     @property
     def now(self) -> e.Instant:
@@ -53,6 +56,7 @@ class Desk:
     def show(self, files: dict[str, Fingerprint], unreadable: tuple[str, ...] = ()) -> None:
         self.now_ns += 10
         self.intake.listed_now(e.InboxListed(files, self.now_ns - 5, self.now_ns, unreadable), self.now)
+        self.intake.admit()
 
     def wait(self, seconds: float) -> None:
         self.now_ns += round(seconds * NS)
@@ -267,9 +271,232 @@ def test_nothing_is_kept_of_files_that_are_gone() -> None:
     desk.show({})
     intake = desk.intake
     intake.take_touched()
-    kept = (intake._files, intake._saved, intake._orphans, intake._troubled, intake._asked, intake._mute)
-    assert [len(memory) for memory in kept] == [0] * 6
+    kept = (intake._files, intake._saved, intake._orphans, intake._troubled)
+    assert [len(memory) for memory in kept] == [0] * 4
+    assert [len(part) for part in vars(intake._backlog).values()] == [0] * 4
     assert len(intake._tracker) == 0
     assert intake.known == intake.waiting == 0
     assert intake._pairing._present == set()
     assert intake._pairing._by_stem == {}
+
+
+# --- the backlog -------------------------------------------------------------------------------------------
+
+
+def serve_looks(desk: Desk, files: dict[str, Fingerprint]) -> list[str]:
+    """Answer what was asked, and hash it; returns the paths."""
+    asked = [command.path for command in desk.take(ObserveFile)]
+    for path in asked:
+        desk.now_ns += 1
+        seen = e.FileObserved(path, files[path], e.Hint.CHECKED, e.Writer.NONE, 1, desk.now_ns)
+        desk.intake.observed(seen, desk.now)
+        desk.intake.hashed(e.FileHashed(path, files[path], SHA, desk.now_ns))
+    return asked
+
+
+def many(desk: Desk, count: int) -> dict[str, Fingerprint]:
+    """Files that have lain there for a while, the first the longest."""
+    at_ns = round(desk.now.wall_s * NS) - 1000 * NS
+    return {f"{number}.jpg": Fingerprint(number, 10, at_ns, at_ns + number) for number in range(count)}
+
+
+def test_only_so_many_files_are_looked_at_at_a_time_the_oldest_first() -> None:
+    desk = Desk(window=4)
+    files = many(desk, 10)
+    desk.show(dict(reversed(files.items())))
+    looked_at = [[command.path for command in desk.take(ObserveFile)]]
+    assert looked_at == [["0.jpg", "1.jpg", "2.jpg", "3.jpg"]]
+    desk.intake.admit()
+    assert desk.take(ObserveFile) == []
+    assert desk.intake.waiting == 10
+    assert not desk.intake.is_settled
+
+    desk.intake.vanished(e.FileVanished("2.jpg", desk.now_ns), desk.now)
+    desk.intake.admit()
+
+    assert desk.take(ObserveFile) == [ObserveFile("4.jpg")]
+
+
+def test_jobs_in_line_leave_less_room_and_none_at_all_when_they_fill_it() -> None:
+    desk = Desk(window=4)
+    desk.in_line = 3
+    files = many(desk, 10)
+    desk.show(files)
+    assert serve_looks(desk, files) == ["0.jpg"]
+    desk.in_line = 4
+    desk.intake.admit()
+    assert desk.intake.is_full
+    assert desk.take(ObserveFile) == []
+    desk.in_line = 2
+    desk.intake.admit()
+    assert serve_looks(desk, files) == ["1.jpg", "2.jpg"]
+
+
+def test_everything_is_looked_at_in_the_end_and_the_chain_begins_with_the_listing() -> None:
+    desk = Desk(window=3)
+    files = many(desk, 20)
+    desk.show(files)
+    listed_ns = desk.now_ns
+    order = []
+    while looked_at := serve_looks(desk, files):
+        order += looked_at
+        desk.wait(1)
+        desk.intake.admit()
+    assert order == list(files)
+    assert desk.intake.is_settled
+    last = desk.intake.facts("19.jpg")
+    assert last is not None
+    assert last.picture.observed_ns == listed_ns
+    assert last.picture.backlog_ns > 5 * NS
+    assert last.clock(desk.now_ns).backlog_ns == last.picture.backlog_ns
+    assert last.picture.settled_ns - last.picture.observed_ns - last.picture.backlog_ns < NS
+
+
+def test_what_changed_while_it_waited_was_not_seen_before() -> None:
+    desk = Desk(window=1)
+    files = many(desk, 2)
+    desk.show(files)
+    serve_looks(desk, files)
+    desk.wait(100)
+    changed = {**files, "1.jpg": replace(files["1.jpg"], size_bytes=99)}
+    desk.intake.admit()
+    serve_looks(desk, changed)
+    facts = desk.intake.facts("1.jpg")
+    assert facts is not None
+    assert facts.picture.backlog_ns == 0
+    assert facts.picture.observed_ns > 100 * NS
+
+
+def test_an_arrival_goes_before_what_a_listing_found_and_waits_while_there_is_no_room() -> None:
+    desk = Desk(window=2)
+    desk.in_line = 2
+    files = many(desk, 5)
+    desk.show(files)
+    new = desk.see("new.jpg")
+    assert desk.take(HashFile) == []
+    assert desk.intake.is_present("new.jpg")
+    desk.wait(2)
+    desk.in_line = 1
+    desk.intake.admit()
+    assert serve_looks(desk, {**files, "new.jpg": new}) == ["new.jpg"]
+    desk.intake.admit()
+    assert serve_looks(desk, files) == ["0.jpg"]
+
+
+def test_an_arrival_that_finds_room_is_taken_at_once() -> None:
+    desk = Desk(window=2)
+    fingerprint = desk.see("new.jpg")
+    assert desk.take(HashFile) == [HashFile("new.jpg", fingerprint)]
+
+
+@pytest.mark.parametrize("told", ["by an event", "by a listing"])
+def test_a_mask_never_waits_while_its_picture_is_in_line(told: str) -> None:
+    """All that is in line could wait for it, and it for them."""
+    desk = Desk(window=2)
+    picture = desk.have("IMG.jpg")
+    desk.in_line = 2
+    if told == "by an event":
+        mask = desk.see("IMG.jpg.mask.png")
+        assert desk.take(HashFile)[-1] == HashFile("IMG.jpg.mask.png", mask)
+    else:
+        desk.show({"IMG.jpg": picture, "IMG.jpg.mask.png": many(desk, 1)["0.jpg"]})
+        assert desk.take(ObserveFile) == [ObserveFile("IMG.jpg.mask.png")]
+
+
+def test_a_picture_and_its_mask_are_looked_at_together() -> None:
+    desk = Desk(window=2)
+    desk.in_line = 1
+    old, *_, new = many(desk, 3).values()
+    desk.show(
+        {"z.jpg": new, "a.jpg": old, "a_mask.png": new, "b.jpg": replace(old, ctime_ns=old.ctime_ns + 1)}
+    )
+    assert {command.path for command in desk.take(ObserveFile)} == {"a.jpg", "a_mask.png"}
+
+
+def test_a_picture_is_not_taken_for_unmarked_while_its_mask_waits() -> None:
+    desk = Desk(window=1)
+    files = {**many(desk, 1), "0.jpg.mask.png": many(desk, 2)["1.jpg"]}
+    desk.show(files)
+    for path in ("0.jpg",):
+        seen = e.FileObserved(path, files[path], e.Hint.CHECKED, e.Writer.NONE, 1, desk.now_ns)
+        desk.intake.observed(seen, desk.now)
+        desk.intake.hashed(e.FileHashed(path, files[path], SHA, desk.now_ns))
+    assert desk.intake.facts("0.jpg") is None
+
+
+def test_a_listing_drops_what_vanished_while_it_waited_and_asks_for_nothing_twice() -> None:
+    desk = Desk(window=1)
+    files = many(desk, 5)
+    desk.show(files)
+    desk.take(ObserveFile)
+    left = {path: files[path] for path in ("0.jpg", "1.jpg", "4.jpg")}
+    desk.show(left)
+    assert desk.intake.is_gone("2.jpg")
+    assert [command.path for command in desk.take(ObserveFile)] == ["0.jpg", "1.jpg"], "0 is mute, so 1 goes"
+    assert desk.intake.waiting == 2
+
+
+def test_what_was_asked_when_the_inbox_went_is_asked_again_when_it_is_back() -> None:
+    desk = Desk(window=1)
+    files = many(desk, 3)
+    desk.show(files)
+    assert desk.take(ObserveFile) == [ObserveFile("0.jpg")]
+    desk.intake.inbox_lost(e.InboxLost("unmounted"))
+    desk.intake.admit()
+    assert desk.take(ObserveFile) == [], "nobody would answer"
+    desk.intake.inbox_found(e.InboxFound("native"))
+    desk.intake.admit()
+    assert desk.take(ObserveFile) == [], "it is not known yet what is there"
+    del files["1.jpg"]
+    desk.show(files)
+    order = []
+    while looked_at := serve_looks(desk, files):
+        order += looked_at
+        desk.intake.admit()
+    assert sorted(order) == ["0.jpg", "2.jpg"]
+    assert desk.intake.is_gone("1.jpg")
+
+
+def test_files_that_grow_for_ever_do_not_take_all_the_room() -> None:
+    desk = Desk(window=4)
+    for number in range(20):
+        desk.see(f"slow-{number}.jpg", hint=e.Hint.MODIFIED)
+        desk.intake.admit()
+        for path in [command.path for command in desk.take(ObserveFile)]:
+            seen = e.FileObserved(path, desk.fingerprint(), e.Hint.CHECKED, e.Writer.PRESENT, 1, desk.now_ns)
+            desk.intake.observed(seen, desk.now)
+    assert not desk.intake.is_full
+    assert desk.intake._backlog.waiting == 0
+
+
+def test_files_that_are_being_hashed_take_room() -> None:
+    desk = Desk(window=2)
+    files = many(desk, 5)
+    desk.show(files)
+    for path in [command.path for command in desk.take(ObserveFile)]:
+        seen = e.FileObserved(path, files[path], e.Hint.CHECKED, e.Writer.NONE, 1, desk.now_ns)
+        desk.intake.observed(seen, desk.now)
+    desk.intake.admit()
+    assert desk.take(ObserveFile) == []
+    desk.intake.hashed(e.FileHashed("0.jpg", files["0.jpg"], SHA, desk.now_ns))
+    desk.intake.admit()
+    assert desk.take(ObserveFile) == [ObserveFile("2.jpg")]
+
+
+def test_another_sight_of_what_waits_does_not_shorten_its_chain() -> None:
+    desk = Desk(window=1)
+    files = many(desk, 2)
+    desk.show(files)
+    listed_ns = desk.now_ns
+    desk.wait(100)
+    for hint in (e.Hint.CREATED, e.Hint.MODIFIED):
+        seen = e.FileObserved("1.jpg", files["1.jpg"], hint, e.Writer.NONE, 1, desk.now_ns)
+        desk.intake.observed(seen, desk.now)
+    desk.wait(100)
+    desk.show(files)
+    serve_looks(desk, files)
+    desk.intake.admit()
+    serve_looks(desk, files)
+    facts = desk.intake.facts("1.jpg")
+    assert facts is not None
+    assert facts.picture.observed_ns == listed_ns

@@ -189,6 +189,51 @@ def test_a_done_picture_that_is_renamed_is_nothing_to_do() -> None:
     assert world.served() == []
 
 
+def test_a_rename_of_which_only_the_new_name_is_told_makes_no_copy() -> None:
+    world = ready_world()
+    drop_marked(world, "a.jpg")
+    world.work()
+    world.move_unseen("a.jpg", "b.jpg")
+    for path in ("b.jpg.mask.png", "b.jpg"):
+        world.notify(path, e.Hint.MOVED_IN)
+    world.settle()
+    assert world.states() == ["done"]
+    assert len(world.said("job.renamed")) == 1
+
+
+def test_a_copy_waits_for_word_of_its_original() -> None:
+    world = ready_world()
+    drop_marked(world, "a.jpg")
+    world.work()
+    world.slow_looks = True
+    drop_marked(world, "b.jpg", world.disk["a.jpg"].data)
+    world.finish_looks(2)  # both are hashed
+    assert world.states() == ["done"]
+    assert not world.is_idle()
+    world.slow_looks = False
+    world.finish_looks()
+    world.settle()
+    assert world.states() == ["done", "done"]
+    assert world.line("b.jpg")["duplicate_of"] == world.job("a.jpg").id
+    assert world.is_idle()
+
+
+def test_copies_that_wait_for_word_of_the_same_original_all_get_it() -> None:
+    world = ready_world()
+    drop_marked(world, "a.jpg")
+    world.work()
+    world.slow_looks = True
+    copies = [f"copy-{number}.jpg" for number in range(5)]
+    for path in copies:
+        drop_marked(world, path, world.disk["a.jpg"].data)
+    world.finish_looks()
+    world.slow_looks = False
+    world.settle()
+    assert world.states() == ["done"] * 6
+    assert {world.line(path)["duplicate_of"] for path in copies} == {world.job("a.jpg").id}
+    assert world.is_idle()
+
+
 def test_after_a_rename_a_second_path_gets_its_copy() -> None:
     world = ready_world()
     drop_marked(world, "a.jpg")

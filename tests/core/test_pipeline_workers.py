@@ -9,7 +9,7 @@ import pytest
 from tests.core.conversation import World, cleaned
 from watcher.core import commands as c
 from watcher.core import events as e
-from watcher.core.policy import BatchPolicy, ColdPolicy, Policy, WorkerPolicy
+from watcher.core.policy import ArrivalPolicy, BatchPolicy, ColdPolicy, Policy, WorkerPolicy
 
 HOT_ONLY = Policy(cold=ColdPolicy(enabled=False))
 
@@ -678,6 +678,21 @@ def test_once_serves_all_that_is_there_in_one_process_and_is_idle() -> None:
     assert world.is_idle()
     assert sorted(set(world.states())) == ["done", "held"]
     assert world.line("7.jpg")["path_reason"] == "once"
+
+
+def test_once_serves_more_than_fits_into_memory_at_a_time_in_several_processes() -> None:
+    world = World(Policy(once=True, arrivals=ArrivalPolicy(window_once=8)), listed=False)
+    for number in range(40):
+        world.put(f"{number}.jpg", b"picture %d" % number)
+        world.put(f"{number}.jpg.mask.png", b"a mask")
+    world.advance(10)
+    world.send(world.journal.opened())
+    world.send(e.InboxFound("native"))
+    world.listing()
+    world.settle()
+    assert world.states() == ["done"] * 40
+    assert world.is_idle()
+    assert 5 <= len(world.given(c.RunCold)) <= 12
 
 
 def test_once_is_not_idle_between_the_listing_and_the_first_look() -> None:

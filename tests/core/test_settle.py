@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -275,3 +277,36 @@ def test_a_file_that_is_left_alone_is_complete_in_the_end(
     assert complete is not None
     assert complete.fingerprint == files.fingerprint
     assert complete.observed_ns <= complete.settled_ns
+
+
+def test_the_time_before_the_first_look_is_told_apart_while_nothing_changed() -> None:
+    files = Files()
+    files.write(100, age_s=50)
+    seen = FileObserved("a.png", files.fingerprint, Hint.CHECKED, Writer.NONE, 1, files.now_ns)
+    settled = files.tracker.observe(replace(seen, first_seen_ns=files.now_ns - 5 * NS), files.now)
+    assert settled is not None
+    assert (settled.observed_ns, settled.backlog_ns) == (files.now_ns - 5 * NS, 5 * NS)
+
+
+def test_a_change_after_the_first_look_begins_the_chain_anew() -> None:
+    files = Files()
+    files.write(100)
+    seen = FileObserved("a.png", files.fingerprint, Hint.CHECKED, Writer.PRESENT, 1, files.now_ns)
+    assert files.tracker.observe(replace(seen, first_seen_ns=files.now_ns - 5 * NS), files.now) is None
+    files.wait(1)
+    files.write(200)
+    settled = files.look(Hint.CLOSED)
+    assert settled is not None
+    assert (settled.observed_ns, settled.backlog_ns) == (files.now_ns, 0)
+
+
+def test_a_file_on_a_network_is_waited_for_longer() -> None:
+    for network, complete in ((False, True), (True, False)):
+        files = Files()
+        files.tracker.watch_network(network=network)
+        files.write(100)
+        assert files.look(Hint.CLOSED, Writer.UNKNOWN) is None
+        files.wait(2)
+        assert (files.look(Hint.CHECKED, Writer.UNKNOWN) is not None) is complete
+    files.wait(1)
+    assert files.look(Hint.CHECKED, Writer.UNKNOWN) is not None

@@ -265,6 +265,12 @@ def test_the_primary_is_neither_held_nor_a_copy() -> None:
     assert named(jobs.duplicates("first")) == ["copy"]
 
 
+def is_in_line(made: Job) -> bool:
+    moves_on = made.state in {JobState.READY, JobState.PUBLISHING}
+    copies = made.state is JobState.WAITING and made.duplicate_of is not None
+    return made.clock is not None and (moves_on or copies)
+
+
 CHANGES = st.tuples(
     st.sampled_from("abcd"),
     st.sampled_from([*JobState, None]),
@@ -280,21 +286,26 @@ def test_the_indexes_say_what_the_jobs_say(
 ) -> None:
     jobs = Worklist()
     kept: dict[str, Job] = {}
+    aside: set[str] = set()
     for name, state, suspect, duplicate_of, dispatched_ns in story:
         if state is None:
             jobs.remove(name)
             kept.pop(name, None)
+            aside.discard(name)
             continue
-        clock = JobClock(0, 0, 0, ready_ns=1, dispatched_ns=dispatched_ns)
+        clock = JobClock(0, 0, 0, ready_ns=1, dispatched_ns=dispatched_ns) if dispatched_ns else None
         made = job(name, state=state, suspect=suspect, duplicate_of=duplicate_of, clock=clock)
         jobs.put(made)
         kept[name] = made
+        (jobs.set_aside if suspect else jobs.back_in_line)(name)
+        (aside.add if suspect else aside.discard)(name)
     ready = [made for made in kept.values() if made.state is JobState.READY]
     assert len(jobs) == len(kept)
     assert sorted(named(jobs.ready())) == sorted(named(ready))
     assert sorted(named(jobs.suspects())) == sorted(made.id for made in ready if made.suspect)
     assert jobs.has_ready is bool(ready)
     assert jobs.count().total() == len(kept)
+    assert jobs.in_line == sum(is_in_line(made) for made in kept.values() if made.id not in aside)
     for name in "abcd":
         assert jobs.get(name) == kept.get(name)
         assert jobs.at(f"{name}.jpg") == kept.get(name)

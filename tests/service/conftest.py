@@ -1,4 +1,4 @@
-"""Services in scratch folders: one that many tests share, and fresh ones for tests that kill theirs."""
+"""Services in scratch folders: one that the tests of a file share, fresh ones for tests that kill theirs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def new_service(tmp_path: Path) -> Iterator[Callable[..., Service]]:
         service.close()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def _running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     service = Service(tmp_path_factory.mktemp("shared"), ("[arrivals]", "quiet_s = 0.3")).start()
     yield service
@@ -38,6 +38,6 @@ def _running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
 
 @pytest.fixture
 def service(_running: Service) -> Iterator[Service]:
-    """The service that tests share: each uses names of its own, and leaves it sound."""
+    """The service that the tests of a file share: each uses names of its own, and leaves it sound."""
     yield _running
     _running.assert_sound()

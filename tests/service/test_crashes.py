@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 # --- the service dies --------------------------------------------------------------------------------------
 
 
+@pytest.mark.kind("D2")
 def test_three_kills_amid_30_pictures_leave_30_results_and_30_records(new_service: NewService) -> None:
     service = new_service(faults="slow_item=0.03").start()
     for number in range(30):
@@ -38,6 +39,7 @@ def test_three_kills_amid_30_pictures_leave_30_results_and_30_records(new_servic
     assert all(record["attempt"] == 1 for record in service.results()), "a kill of the service is no attempt"
 
 
+@pytest.mark.kind("D2")
 def test_kills_at_every_step_of_a_start_do_no_harm(new_service: NewService) -> None:
     service = new_service()
     for number in range(6):
@@ -54,6 +56,7 @@ def test_kills_at_every_step_of_a_start_do_no_harm(new_service: NewService) -> N
     service.assert_sound()
 
 
+@pytest.mark.kind("D2")
 @pytest.mark.soak
 def test_twenty_kills_at_any_moment_amid_50_pictures(new_service: NewService) -> None:
     service = new_service(faults="slow_item=0.02")
@@ -70,6 +73,7 @@ def test_twenty_kills_at_any_moment_amid_50_pictures(new_service: NewService) ->
     service.assert_sound()
 
 
+@pytest.mark.kind("D3")
 def test_a_picture_published_before_the_kill_but_not_recorded_is_recorded_once(
     new_service: NewService,
 ) -> None:
@@ -87,6 +91,7 @@ def test_a_picture_published_before_the_kill_but_not_recorded_is_recorded_once(
     assert not [output for output in service.outputs() if "(2)" in output]
 
 
+@pytest.mark.kind("D4")
 def test_what_a_crash_left_in_staging_is_swept_at_the_start(new_service: NewService) -> None:
     service = new_service()
     left = [
@@ -124,6 +129,7 @@ def test_a_second_service_on_the_same_state_is_refused(service: Service) -> None
     assert service.run("once").returncode == 75
 
 
+@pytest.mark.kind("D9")
 def test_an_outbox_that_is_away_costs_neither_an_attempt_nor_a_result_nor_a_record(
     new_service: NewService,
 ) -> None:
@@ -148,6 +154,7 @@ def test_an_outbox_that_is_away_costs_neither_an_attempt_nor_a_result_nor_a_reco
 # --- the service is asked to end ---------------------------------------------------------------------------
 
 
+@pytest.mark.kind("D12")
 def test_sigterm_finishes_the_running_batch_and_leaves_the_rest_to_the_next_start(
     new_service: NewService,
 ) -> None:
@@ -173,6 +180,7 @@ def test_sigterm_finishes_the_running_batch_and_leaves_the_rest_to_the_next_star
     service.assert_sound()
 
 
+@pytest.mark.kind("D12")
 def test_a_second_sigterm_ends_at_once_and_loses_nothing(new_service: NewService) -> None:
     service = new_service(faults="slow_item=20").start()
     worker = service.worker_pid()
@@ -247,6 +255,7 @@ def test_a_one_shot_killed_in_mid_item_costs_no_picture(new_service: NewService)
     assert record["worker"]["pid"] != cold
 
 
+@pytest.mark.kind("D7")
 def test_a_poison_picture_is_quarantined_and_its_neighbours_are_done_once(new_service: NewService) -> None:
     service = new_service("[arrivals]", "quiet_s = 0.3", faults="crash@poison.png").start()
     service.put("poison.png", expect=False)
@@ -277,6 +286,7 @@ def test_a_poison_picture_is_quarantined_and_its_neighbours_are_done_once(new_se
     service.assert_sound()
 
 
+@pytest.mark.kind("D8")
 def test_a_worker_that_cannot_run_here_leaves_everything_to_the_cold_path(new_service: NewService) -> None:
     service = new_service(faults="hot:fail_start=78").start(ready=False)
     service.put("cold.png")
@@ -303,6 +313,7 @@ def test_a_worker_that_writes_garbage_is_replaced(new_service: NewService) -> No
     assert service.wait_log("worker.exited", path="hot")
 
 
+@pytest.mark.kind("D3")
 @pytest.mark.parametrize("after", ["archive", "delete"])
 def test_a_kill_amid_a_disposal_leaves_neither_a_picture_nor_its_mask_behind(
     new_service: NewService, after: str

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tests.service.harness import mask, picture, sha256
+import pytest
+
+from tests.service.harness import mask, picture, sha256, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -43,6 +45,7 @@ def test_twins_that_arrive_together_are_one_run_as_well(new_service: NewService)
     service.assert_sound()
 
 
+@pytest.mark.kind("D6")
 def test_the_same_content_dropped_again_is_nothing_to_do_and_said_once(service: Service) -> None:
     data = picture(103)
     service.put("again.png", data)
@@ -58,6 +61,7 @@ def test_the_same_content_dropped_again_is_nothing_to_do_and_said_once(service: 
     assert len(service.records_of("again.png", outcome=())) == 1
 
 
+@pytest.mark.kind("E4")
 def test_a_done_picture_under_a_new_name_is_a_rename(service: Service) -> None:
     service.put("before.png", picture(104))
     service.wait_record("before.png")
@@ -71,6 +75,7 @@ def test_a_done_picture_under_a_new_name_is_a_rename(service: Service) -> None:
     assert "after.png" not in service.outputs()
 
 
+@pytest.mark.kind("A16")
 def test_other_content_under_the_name_of_a_done_one_is_a_job_and_a_version(service: Service) -> None:
     service.put("photos/IMG.png", picture(105))
     first = service.wait_record("photos/IMG.png")
@@ -95,6 +100,7 @@ def test_another_mask_for_a_done_picture_is_a_job_and_a_version(service: Service
     assert service.wait_record("masked.png", count=2)["output"] == "masked (2).png"
 
 
+@pytest.mark.kind("A16")
 def test_a_picture_overwritten_while_it_is_served_is_superseded_and_its_last_bytes_are_served(
     new_service: NewService,
 ) -> None:
@@ -113,6 +119,7 @@ def test_a_picture_overwritten_while_it_is_served_is_superseded_and_its_last_byt
     service.assert_sound()
 
 
+@pytest.mark.kind("F8")
 def test_a_picture_deleted_before_it_is_read_is_gone_without_a_fuss(new_service: NewService) -> None:
     service = new_service("[batching]", "max_batch = 1", faults="slow_item=0.3").start()
     service.put("first.png")
@@ -127,6 +134,7 @@ def test_a_picture_deleted_before_it_is_read_is_gone_without_a_fuss(new_service:
     service.assert_sound()
 
 
+@pytest.mark.kind("F4")
 def test_names_that_differ_only_in_their_suffix_do_not_overwrite_each_other(service: Service) -> None:
     for name in ("same/a.png", "same/a.PNG", "other/a.png"):
         service.put(name)
@@ -134,6 +142,7 @@ def test_names_that_differ_only_in_their_suffix_do_not_overwrite_each_other(serv
         assert service.wait_record(name)["output"] == name
 
 
+@pytest.mark.kind("E2")
 def test_a_result_moved_into_the_inbox_is_a_picture_without_a_mask(service: Service) -> None:
     service.put("loop.png")
     result = service.output_of(service.wait_record("loop.png")).read_bytes()
@@ -175,6 +184,7 @@ def test_a_retry_asked_of_a_stopped_service_is_done_at_its_next_start(new_servic
     service.assert_sound()
 
 
+@pytest.mark.kind("D11")
 def test_a_copied_inbox_is_not_served_again(new_service: NewService) -> None:
     """Case D11: other inodes and devices after a move to another disk; the bytes decide."""
     service = new_service("[arrivals]", "quiet_s = 0.1").start()
@@ -193,15 +203,21 @@ def test_a_copied_inbox_is_not_served_again(new_service: NewService) -> None:
     assert len(service.results()) == 4 + service.canaries
 
 
+@pytest.mark.kind("D15")
 def test_done_sources_are_neither_served_nor_told_again_at_a_restart(new_service: NewService) -> None:
+    """Case D15: the second copy is told of once, and not at every start."""
     service = new_service().start()
     service.put("one.png", picture(5))
     service.put("two.png", picture(5))
     service.wait_records(2)
-    assert service.terminate() == 0
-    service.log_file.unlink()
+    for restart in range(2, 5):
+        service.kill9()
+        service.start(ready=False)
+        service.wait_log("inbox.found", count=restart)
+        wait_until(
+            lambda: service.status().get("counts", {}).get("arriving") == 0, "the first look at the inbox"
+        )
 
-    service.start()
-
+    assert len(service.log("job.duplicate")) == 1
+    assert service.log("job.already_done") == service.log("job.renamed") == []
     service.assert_sound()
-    assert service.log("job.already_done") == service.log("job.duplicate") == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import struct
+import time
 import zlib
 from io import BytesIO
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,7 @@ from PIL import Image
 
 from tests.worker.bench import Bench, photo, rectangle, save_mask
 from watcher.wire import ItemDone, ItemFailed, ItemHeld, ItemIncomplete, Limits
-from watcher.worker.imaging.decode import open_picture
+from watcher.worker.imaging.decode import FRESH_S, open_picture
 from watcher.worker.imaging.refusals import IncompleteError, RefusedError
 
 if TYPE_CHECKING:
@@ -29,6 +30,13 @@ RGB = Image.fromarray(photo(120, 90))
 def encoded(kind: str, **options: Any) -> bytes:
     target = BytesIO()
     RGB.save(target, kind, **options)
+    return target.getvalue()
+
+
+def encoded_black(kind: str) -> bytes:
+    """A whole picture of which not one pixel is lit, and that is smaller than a page a quarter."""
+    target = BytesIO()
+    Image.new("RGB", (60, 60)).save(target, kind)
     return target.getvalue()
 
 
@@ -79,6 +87,115 @@ def test_a_file_that_goes_on_as_zeros_is_incomplete(bench: Bench, name: str, sha
     kept = int(len(data) * share)
     report = serve(bench, data[:kept] + bytes(len(data) - kept))
     assert isinstance(report, ItemIncomplete), report
+
+
+WIDE, HIGH = 240, 180
+
+
+def dark_end(kind: str, share: float = 0.5, mode: str = "RGB") -> bytes:
+    """A whole picture whose data, as it lies in the file, is zeros from this share on."""
+    array = photo(WIDE, HIGH)
+    if mode in ("L", "P"):
+        array = array[..., 0]
+    if mode == "RGBA":
+        array = np.dstack([array, np.full((HIGH, WIDE), 255, np.uint8)])
+    kept = int(HIGH * share)
+    array[slice(kept, None) if kind == "TIFF" else slice(None, HIGH - kept)] = (
+        0  # a BMP begins with its last row
+    )
+    image = Image.fromarray(array)
+    if mode == "P":
+        image.putpalette([255 - value // 3 for value in range(768)])
+    target = BytesIO()
+    image.save(target, kind)
+    return target.getvalue()
+
+
+def white_is_zero() -> bytes:
+    """A scan whose paper is white, which this kind of TIFF writes as zeros."""
+    photometric, *values = (struct.pack("<HHII", 262, 3, 1, value) for value in (1, 0))
+    data = dark_end("TIFF", 0.3, "L")
+    assert data.count(photometric) == 1
+    return data.replace(photometric, values[0])
+
+
+def aged(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
+    """From now on the clock is so much ahead of what files say."""
+    now_s = time.time
+    monkeypatch.setattr(time, "time", lambda: now_s() + seconds)
+
+
+@pytest.mark.parametrize("name", ["BMP", "TIFF"])
+def test_a_fresh_file_without_marks_or_compression_that_goes_on_as_zeros_is_incomplete(
+    bench: Bench, name: str
+) -> None:
+    data = CONTAINERS[name]
+    report = serve(bench, data[: len(data) // 2] + bytes(len(data) - len(data) // 2))
+    assert isinstance(report, ItemIncomplete), report
+    assert "zeros" in report.reason
+
+
+def compressed_tiff(*, cut: bool) -> bytes:
+    """One deflated strip behind its directory: the file says all about itself before its data."""
+    packed = zlib.compress(photo(WIDE, HIGH).tobytes())
+    kept = packed[: len(packed) // 2]
+    entries = [
+        (256, 3, 1, WIDE),
+        (257, 3, 1, HIGH),
+        (258, 3, 3, 134),
+        (259, 3, 1, 8),
+        (262, 3, 1, 2),
+        (273, 4, 1, 140),
+        (277, 3, 1, 3),
+        (278, 4, 1, HIGH),
+        (279, 4, 1, len(packed)),
+        (284, 3, 1, 1),
+    ]
+    ifd = b"".join(struct.pack("<HHII", *entry) for entry in entries)
+    head = b"II*\x00" + struct.pack("<IH", 8, len(entries)) + ifd + struct.pack("<I", 0)
+    data = kept + bytes(len(packed) - len(kept)) if cut else packed
+    return head.ljust(134, b"\x00") + struct.pack("<HHH", 8, 8, 8) + data
+
+
+@pytest.mark.parametrize("cut", [True, False])
+def test_a_fresh_compressed_tiff_that_goes_on_as_zeros_is_incomplete(bench: Bench, *, cut: bool) -> None:
+    source = bench.folder / "a.png"
+    source.write_bytes(compressed_tiff(cut=cut))
+    report = bench.serve(
+        source, save_mask(bench.folder / "mask.png", rectangle(WIDE, HIGH, (40, 30, 60, 50)))
+    )
+    assert isinstance(report, ItemIncomplete if cut else ItemDone), report
+
+
+@pytest.mark.parametrize("name", ["BMP", "TIFF"])
+@pytest.mark.parametrize("age_s", [FRESH_S + 1, -3600])
+def test_zeros_at_the_end_of_a_file_that_is_not_fresh_are_black(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, name: str, age_s: float
+) -> None:
+    """Also where the file seems to be of the future: whose clock is wrong cannot be told."""
+    aged(monkeypatch, age_s)
+    assert isinstance(serve(bench, dark_end(name)), ItemDone)
+
+
+ZEROS_ARE_COLOURS = {
+    "a sixth at the end of a TIFF": dark_end("TIFF", 5 / 6),
+    "a sixth at the end of a BMP": dark_end("BMP", 5 / 6),
+    "palette of a BMP": dark_end("BMP", 0.3, "P"),
+    "palette of a TIFF": dark_end("TIFF", 0.3, "P"),
+    "white": white_is_zero(),
+    "transparent": dark_end("TIFF", 0.3, "RGBA"),
+    "smaller than a page": encoded_black("BMP"),
+}
+
+
+@pytest.mark.parametrize("name", ZEROS_ARE_COLOURS)
+def test_a_fresh_picture_whose_zeros_are_colours_is_complete(bench: Bench, name: str) -> None:
+    data = ZEROS_ARE_COLOURS[name]
+    with Image.open(BytesIO(data)) as image:
+        hole = save_mask(bench.folder / "mask.png", rectangle(*image.size, (2, 2, 9, 9)))
+    source = bench.folder / "a.png"
+    source.write_bytes(data)
+    assert isinstance(bench.serve(source, hole), ItemDone)
 
 
 @pytest.mark.parametrize("data", [b"", bytes(5000), b"\x89PN", b"\xff\xd8", b"RIFF\x00\x00", b"GIF8"])

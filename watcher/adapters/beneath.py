@@ -4,7 +4,8 @@ Rules of this file:
 - A relative path has `/` between its names, and no name is empty, `.` or `..`: what is not so is refused
   here, however it got so far.
 - The root itself may be reached through a link, since a person configured it; nothing below it may.
-- A folder that is made is durable before anything is put into it. The root is never made.
+- A folder below a root is durable before anything is put into it, whoever made it: a process that was killed
+  may have made it and synced nothing, and so does every other program. The root is never made.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
     from watcher.adapters.file_operations import FileOperations
 
+_REMEMBERED: Final = 10_000
+"""Folders that are known to be durable; when there are more, they are asked for again."""
 _FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY
 _FILE: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK  # a pipe must not make us wait
 
@@ -93,16 +96,34 @@ def sync_way(files: FileOperations, root: Path, names: Sequence[str]) -> None:
 
 
 def _step(files: FileOperations, entry: Entry, *, create: bool, mode: int) -> int:
-    try:
+    if not create:
         return _open_unlinked(files, entry)
+    try:
+        below = _open_unlinked(files, entry)
     except FileNotFoundError:
-        if not create:
-            raise
-    with contextlib.suppress(FileExistsError):
-        files.mkdir(entry, mode)
-    if entry.folder is not None:
-        files.fsync_folder(entry.folder, entry.name)
-    return _open_unlinked(files, entry)
+        with contextlib.suppress(FileExistsError):
+            files.mkdir(entry, mode)
+        below = _open_unlinked(files, entry)
+    try:
+        _make_durable(files, entry, below)
+    except OSError:
+        os.close(below)
+        raise
+    return below
+
+
+def _make_durable(files: FileOperations, entry: Entry, below: int) -> None:
+    """See that a folder's name is on the disk; the disk is asked once a folder in this process' life."""
+    if entry.folder is None:
+        return
+    status = os.fstat(below)
+    folder = (status.st_dev, status.st_ino, os.fstat(entry.folder).st_ino)
+    if folder in files.durable_folders:
+        return
+    files.fsync_folder(entry.folder, entry.name)
+    if len(files.durable_folders) >= _REMEMBERED:
+        files.durable_folders.clear()
+    files.durable_folders.add(folder)
 
 
 def _open_unlinked(files: FileOperations, entry: Entry) -> int:

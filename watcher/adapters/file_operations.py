@@ -45,6 +45,11 @@ class Entry(NamedTuple):
 class FileOperations:
     """The real file system. All methods raise OSError."""
 
+    @functools.cached_property
+    def durable_folders(self) -> set[tuple[int, int, int]]:
+        """Folders whose names this process has made durable (see `beneath`): device, number, its parent's."""
+        return set()
+
     def before(self, operation: str, name: str) -> None:
         """Called ahead of each system call with its name and its file's. Does nothing."""
 
@@ -140,7 +145,7 @@ class FileOperations:
             raise OSError(number, os.strerror(number), source.name, None, target.name)
 
     def rename_without_replacing(self, source: Entry, target: Entry) -> None:
-        """Move a file to a name that must be free; made of up to four operations.
+        """Move a file to a name that must be free; made of up to five operations.
 
         One renaming call where the kernel has it: other programs that watch the folder see a file moved in,
         which is complete, and no moment exists in which two names show. Else a second link and the
@@ -150,11 +155,15 @@ class FileOperations:
         Raises:
             FileExistsError: the name is taken.
             OSError: the file system refuses. The source is where it was; it may have its new name as well, if
-                only the removal of the old one failed.
+                only what follows the link failed.
         """
         if self._moved_in_one_step(source, target):
             return
         if self._linked(source, target):
+            if (
+                target.folder is not None
+            ):  # a power cut must not find the old name gone and the new one not there
+                self.fsync_folder(target.folder, target.name)
             self.unlink(source)
             return
         self._reserve(target)

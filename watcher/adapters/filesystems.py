@@ -22,8 +22,9 @@ NETWORK_TYPES: Final = frozenset(
         # file systems of a cluster
         *("ceph", "glusterfs", "lustre", "gpfs", "beegfs", "orangefs", "pvfs2", "gfs2", "ocfs2"),
         # folders that a virtual machine or container shares with its host. virtiofs is left out: it is also
-        # the root disk of whole guests, where locks and shared memory work
-        *("9p", "vboxsf", "vmhgfs", "prl_fs", "fakeowner"),
+        # the root disk of whole guests, where locks and shared memory work. Where it is a shared folder, the
+        # inbox finds out by itself that nobody tells of its files
+        *("9p", "vboxsf", "vmhgfs", "prl_fs", "fakeowner", "drvfs"),
         # the same through FUSE
         *(
             "fuse.sshfs",
@@ -42,6 +43,7 @@ NETWORK_TYPES: Final = frozenset(
             "fuse.onedriver",
             "fuse.juicefs",
         ),
+        *("fuse.blobfuse", "fuse.blobfuse2", "fuse.ifuse", "fuse.jmtpfs", "fuse.simple-mtpfs", "fuse.portal"),
         *("fuse.vmhgfs-fuse", "fuse.prl_fsd", "fuse.osxfs", "fuse.grpcfuse", "macfuse", "osxfuse"),
     }
 )

@@ -12,7 +12,7 @@ import re
 import unicodedata
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 FileId: TypeAlias = tuple[int, int]
 MOUNTINFO = Path("/proc/self/mountinfo")
@@ -22,15 +22,26 @@ def overlap(first: Path, second: Path) -> str | None:
     """Say how two folders overlap.
 
     Returns:
-        `is the same folder as`, `contains` or `is inside` (first before second), or None if they are apart.
-        Neither has to exist.
+        `is the same folder as`, `contains`, `is inside` or `shows, through a mount, a part of` (first before
+        second), or None if they are apart. Neither has to exist.
     """
-    forth, back = _contains(first, second), _contains(second, first)
+    mounts = _mounts()
+    forth, back = _contains(first, second, mounts), _contains(second, first, mounts)
     if forth and back:
         return "is the same folder as"
     if forth:
         return "contains"
-    return "is inside" if back else None
+    if back:
+        return "is inside"
+    return "shows, through a mount, a part of" if _share_a_part(first, second, mounts) else None
+
+
+def mount_table() -> str:
+    """What is mounted where, as the system tells; empty where it does not. It changes with every mount."""
+    try:
+        return MOUNTINFO.read_text(encoding="utf-8", errors="surrogateescape")
+    except OSError:
+        return ""
 
 
 def unusable(path: Path, *, write: bool) -> str | None:
@@ -56,8 +67,8 @@ def uncreatable(path: Path) -> str | None:
     return None if reason is None else f"cannot be made, since {anchor} {reason}"
 
 
-def _contains(outer: Path, inner: Path) -> bool:
-    return _contains_by_identity(outer, inner) or _contains_by_mount(outer, inner)
+def _contains(outer: Path, inner: Path, mounts: list[_Mount]) -> bool:
+    return _contains_by_identity(outer, inner) or _contains_by_mount(outer, inner, mounts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,29 +123,80 @@ def _ignores_case(folder: Path) -> bool:
 # --- bind mounts -------------------------------------------------------------------------------------------
 
 
-def _contains_by_mount(outer: Path, inner: Path) -> bool:
-    """Two mounts of one device show folders of it: compare where these lie on the device."""
-    around, within = _on_device(outer), _on_device(inner)
-    if around is None or within is None or around[0] != within[0]:
-        return False
-    return within[1].is_relative_to(around[1])
+class _OnDevice(NamedTuple):
+    """A folder's place on its device (`major:minor`), whatever its name is here."""
+
+    device: str
+    folder: PurePosixPath
+
+    def contains(self, other: _OnDevice) -> bool:
+        return self.device == other.device and other.folder.is_relative_to(self.folder)
 
 
-def _on_device(path: Path) -> tuple[str, PurePosixPath] | None:
-    """The device (`major:minor`) and the place on it, or None where the system does not tell."""
-    try:
-        lines = MOUNTINFO.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
-    except OSError:
-        return None
+class _Mount(NamedTuple):
+    """A folder of a device, and where it shows. `parent`: the mount that it was mounted in."""
+
+    number: str
+    parent: str
+    shown: _OnDevice
+    point: Path
+
+
+def _contains_by_mount(outer: Path, inner: Path, mounts: list[_Mount]) -> bool:
+    """Whether the outer folder, or a mount below it, shows the inner one."""
+    within = _on_device(inner, mounts)
+    return within is not None and any(shown.contains(within) for shown in _shown_by(outer, mounts))
+
+
+def _share_a_part(first: Path, second: Path, mounts: list[_Mount]) -> bool:
+    """Whether something below both is the same folder."""
+    theirs = _shown_by(second, mounts)
+    return any(
+        shown.contains(other) or other.contains(shown)
+        for shown in _shown_by(first, mounts)
+        for other in theirs
+    )
+
+
+def _shown_by(path: Path, mounts: list[_Mount]) -> list[_OnDevice]:
+    """Every folder of a device that can be seen below a path: its own, and those of the mounts in it."""
     real = Path(os.path.realpath(path))
-    best: tuple[int, str, PurePosixPath] | None = None
-    for line in lines:
-        fields = line.split(" ")
-        root, point = _unescaped(fields[3]), Path(_unescaped(fields[4]))
-        # of two mounts on one point the later hides the earlier
-        if real.is_relative_to(point) and (best is None or len(point.parts) >= best[0]):
-            best = (len(point.parts), fields[2], PurePosixPath(root) / real.relative_to(point))
-    return None if best is None else best[1:]
+    own = _on_device(path, mounts)
+    below = [mount.shown for mount in mounts if mount.point != real and mount.point.is_relative_to(real)]
+    return below if own is None else [own, *below]
+
+
+def _on_device(path: Path, mounts: list[_Mount]) -> _OnDevice | None:
+    """Where a path lies on its device, or None where the system does not tell."""
+    real = Path(os.path.realpath(path))
+    around = [mount for mount in mounts if real.is_relative_to(mount.point)]
+    if not around:
+        return None
+    mount = max(around, key=lambda mount: len(mount.point.parts))
+    return _OnDevice(mount.shown.device, mount.shown.folder / real.relative_to(mount.point))
+
+
+def _mounts() -> list[_Mount]:
+    """The mounts that can be seen (proc_pid_mountinfo(5))."""
+    mounts = [_mount(line.split(" ")) for line in mount_table().split("\n") if line]
+    places = {(mount.parent, mount.point) for mount in mounts if mount.parent != mount.number}
+    # Had the one at, or above, a mount's place been there first, it would be that mount's parent.
+    covered = {mount.number for mount in mounts if (mount.number, mount.point) in places}
+    buried = {
+        mount.number
+        for mount in mounts
+        if any((mount.parent, folder) in places for folder in mount.point.parents)
+    }
+    while below := {mount.number for mount in mounts if mount.parent in buried} - buried:
+        buried |= below
+    return [mount for mount in mounts if mount.number not in covered | buried]
+
+
+def _mount(fields: list[str]) -> _Mount:
+    number, parent, device, folder, point = fields[:5]
+    return _Mount(
+        number, parent, _OnDevice(device, PurePosixPath(_unescaped(folder))), Path(_unescaped(point))
+    )
 
 
 def _unescaped(field: str) -> str:

@@ -10,6 +10,10 @@ Rules of this file:
   that fails) the core's question stays owed, and is asked again until there is an answer.
 - Polling is this module's own, a listing compared with the one before: watchdog's follows links and ends at
   the first error.
+- A watch is not believed to hear because its threads run: see `watcher.adapters.hearing`. One that dies or is
+  deaf is armed anew; again and again, and the inbox is polled. From polling there is a way back.
+- Bounded: notices that wait (`MAX_WAITING_NOTICES`), looks that a poll asks for (`MAX_POLLED_LOOKS`), wishes
+  (one of a kind), questions that are owed (one a path that the core asked for and waits for).
 """
 
 from __future__ import annotations
@@ -17,14 +21,16 @@ from __future__ import annotations
 import os
 import threading
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Final, Literal
 
 from watcher.adapters import tree
 from watcher.adapters.filesystems import is_network
+from watcher.adapters.hearing import Hearing
 from watcher.adapters.native_watch import Change, NativeWatch, Notice
+from watcher.adapters.pacing import Backoff, Trust, Wishes
 from watcher.core.events import (
     FileHashed,
     FileObserved,
@@ -41,7 +47,7 @@ from watcher.core.names import is_hidden_sibling, is_ignored, is_wanted
 from watcher.telemetry.log import logger
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from watcher.adapters.tree import RootIdentity
     from watcher.core.events import Event
@@ -53,6 +59,9 @@ _NS_PER_S: Final = 1_000_000_000
 CHECK_S: Final = 1.0
 """How often the root's identity and the watch's threads are checked; a rename of the root sends no event."""
 
+RETRY_S: Final = 0.2
+"""A pause after a mistake of ours."""
+
 POLL_S: Final = 1.0
 POLL_SHARE: Final = 0.1
 """Polling listings take at most this share of the time: a dear one is made rarer."""
@@ -63,21 +72,32 @@ HIDDEN_RESCAN_S: Final = 1.0
 FOLDER_RESCAN_S: Final = 0.05
 """Folders come in swarms (`cp -r`): one request for all that come within this time."""
 
-REARM_FIRST_S: Final = 0.2
-REARM_MAX_S: Final = 30.0
-HEALTHY_S: Final = 60.0
-"""So long armed, and the backoff of arming starts over."""
+PROBATION_RESCAN_S: Final = 5.0
+"""How often the inbox is listed while the watch is on probation."""
 
-MAX_WAITING_NOTICES: Final = 100_000
+MAX_WAITING_NOTICES: Final = 20_000
 """More than that are dropped, and a listing finds what they told of."""
+
+MAX_POLLED_LOOKS: Final = 1_000
+"""More than that are not asked for by polls: the core gets the listing instead, and asks as it can."""
+
+MAX_UNREADABLE_LINES: Final = 10
+"""So many folders of one listing get a line of their own; one more line tells of the rest."""
 
 CLOSE_S: Final = 1.0
 
 _REFUSED_BELOW: Final = "inotify watch limit reached below the inbox"
 _LIMITS_REMEDY: Final = (
     "the inbox is polled instead, which is slower; if a limit was reached, raise fs.inotify.max_user_watches "
-    "(watch limit) or fs.inotify.max_user_instances (instance limit) with sysctl, then restart"
+    "(watch limit) or fs.inotify.max_user_instances (instance limit) with sysctl; the service finds out by "
+    "itself within some minutes, a restart is quicker"
 )
+_DEAF_REMEDY: Final = (
+    "the inbox is polled instead, which is slower and works everywhere; nothing is to be done. To have it so "
+    'from the start, write observer = "polling" under [arrivals]'
+)
+_LINKS_REMEDY: Final = "links are not followed: put the files themselves there, or mount the folder there"
+_UNREADABLE_REMEDY: Final = "let the service's user read and search it, or add it to [arrivals] ignore"
 
 _HINTS: Final[Mapping[Change, Hint]] = {
     Change.FILE_CREATED: Hint.CREATED,
@@ -104,48 +124,6 @@ class _LookWanted:
 class _HashWanted:
     path: str
     fingerprint: Fingerprint
-
-
-@dataclass(slots=True)
-class _Backoff:
-    """Delays between attempts to arm."""
-
-    delay_s: float = REARM_FIRST_S
-    not_before_ns: int = 0
-    armed_ns: int = 0
-
-    def failed(self, now_ns: int) -> None:
-        self.not_before_ns = now_ns + round(self.delay_s * _NS_PER_S)
-        self.delay_s = min(self.delay_s * 2, REARM_MAX_S)
-
-    def died(self, now_ns: int) -> None:
-        if now_ns - self.armed_ns >= HEALTHY_S * _NS_PER_S:
-            self.delay_s = REARM_FIRST_S
-        self.failed(now_ns)
-
-
-@dataclass(slots=True)
-class _Wishes:
-    """`RescanWanted` to come: what for, and when. One of a kind at a time; later ones join it."""
-
-    lock: threading.Lock = field(default_factory=threading.Lock)
-    due_ns: dict[str, int] = field(default_factory=dict)
-
-    def add(self, reason: str, due_ns: int) -> bool:
-        """Return True if nobody had this wish yet."""
-        with self.lock:
-            return self.due_ns.setdefault(reason, due_ns) == due_ns
-
-    def take_due(self, now_ns: int) -> list[str]:
-        with self.lock:
-            due = [reason for reason, due_ns in self.due_ns.items() if due_ns <= now_ns]
-            for reason in due:
-                del self.due_ns[reason]
-            return due
-
-    def next_ns(self) -> int | None:
-        with self.lock:
-            return min(self.due_ns.values(), default=None)
 
 
 class WatchedInbox:
@@ -190,7 +168,8 @@ class WatchedInbox:
         self._awake = threading.Event()
         self._looks: SimpleQueue[_LookWanted | None] = SimpleQueue()
         self._hashes: SimpleQueue[_HashWanted | None] = SimpleQueue()
-        self._owed: SimpleQueue[str] = SimpleQueue()
+        self._owing = threading.Lock()
+        self._owed: dict[str, None] = {}
         self._threads = [
             threading.Thread(target=target, name=f"inbox-{name}", daemon=True)
             for name, target in (
@@ -215,14 +194,18 @@ class WatchedInbox:
         self._mode: Literal["native", "polling"] = "polling" if observer == "polling" else "native"
         self._armed = False
         self._last_identity: RootIdentity | None = None
-        self._backoff = _Backoff()
-        self._wishes = _Wishes()
+        self._backoff = Backoff()
+        self._wishes = Wishes()
+        self._trust = Trust()
+        self._hearing = Hearing()
+        self._listing_cost_ns = 0
         self._listing_wanted = threading.Event()
         self._refused = threading.Event()
         self._polled: dict[str, Fingerprint] = {}
         self._poll_ns = 0
         self._owed_ns = 0
         self._told_unreadable: frozenset[str] = frozenset()
+        self._told_links: frozenset[str] = frozenset()
 
     # --- the port ------------------------------------------------------------------------------------------
 
@@ -279,7 +262,7 @@ class WatchedInbox:
         with self._speaking:
             self._found, self._told_lost = True, False
             if not self._stopping.is_set():
-                self._sink(InboxFound(self._mode))
+                self._sink(InboxFound(self._mode, network=self._on_network))
 
     def _say_lost(self, reason: str) -> None:
         with self._speaking:
@@ -292,31 +275,35 @@ class WatchedInbox:
 
     def _on_notice(self, notice: Notice) -> None:
         now_ns = self._now_ns()
+        self._hearing.stir()
         match notice.change:
             case Change.ROOT_GONE:
                 self._check_soon()
             case Change.OVERFLOWED:
+                self._hearing.lose()
                 self._wish("overflow", now_ns)
             case Change.REFUSED:
                 self._refused.set()
                 self._awake.set()
             case Change.FOLDER_CHANGED:
                 if not is_ignored(notice.path, self._ignore):
-                    self._wish("folder_changed", now_ns + round(FOLDER_RESCAN_S * _NS_PER_S))
+                    self._hearing.hear_folder(notice.path)
+                    self._wish("folder_changed", now_ns, FOLDER_RESCAN_S)
             case _:
                 self._on_file_notice(notice, now_ns)
 
     def _on_file_notice(self, notice: Notice, now_ns: int) -> None:
         if is_wanted(notice.path, self._ignore):
+            self._hearing.hear(notice.path)
             if self._looks.qsize() < MAX_WAITING_NOTICES:
                 self._looks.put(_LookWanted(notice.path, _HINTS[notice.change], now_ns))
             else:
                 self._wish("too_many_notices", now_ns)
         elif notice.change is not Change.FILE_GONE and is_hidden_sibling(notice.path, self._ignore):
-            self._wish("hidden_file", now_ns + round(HIDDEN_RESCAN_S * _NS_PER_S))
+            self._wish("hidden_file", now_ns, HIDDEN_RESCAN_S)
 
-    def _wish(self, reason: str, due_ns: int) -> None:
-        if self._wishes.add(reason, due_ns):
+    def _wish(self, reason: str, now_ns: int, delay_s: float = 0.0) -> None:
+        if self._wishes.add(reason, now_ns, delay_s):
             self._awake.set()
 
     # --- the inspector -------------------------------------------------------------------------------------
@@ -334,7 +321,7 @@ class WatchedInbox:
                 said = True
                 _log.exception("inbox.defect", path=_printable(wanted.path))
             if not said and wanted.noticed_ns is None:
-                self._owed.put(wanted.path)
+                self._owe(wanted.path)
 
     def _look(self, wanted: _LookWanted) -> bool:
         """Look at a path and say what is there; return whether it could be said.
@@ -358,12 +345,18 @@ class WatchedInbox:
             FileObserved(wanted.path, look.fingerprint, wanted.hint, writer, look.links, observed_ns)
         )
 
+    def _owe(self, path: str) -> None:
+        with self._owing:
+            self._owed[path] = None
+
     def _ask_owed_again(self) -> None:
         if self._now_ns() < self._owed_ns:
             return
         self._owed_ns = self._now_ns() + round(CHECK_S * _NS_PER_S)
-        for _ in range(self._owed.qsize()):
-            self.observe(self._owed.get())
+        with self._owing:
+            owed, self._owed = self._owed, {}
+        for path in owed:
+            self.observe(path)
 
     # --- the hasher ----------------------------------------------------------------------------------------
 
@@ -406,7 +399,7 @@ class WatchedInbox:
                 break
             except Exception:  # noqa: BLE001 - the keeper is what mends everything else
                 _log.exception("inbox.defect")
-                self._stopping.wait(REARM_FIRST_S)
+                self._stopping.wait(RETRY_S)
             self._awake.wait(self._rest_s())
         self._disarm()
 
@@ -416,6 +409,8 @@ class WatchedInbox:
             return
         self._ask_owed_again()
         self._say_due_wishes()
+        if self._trust.again_ns is not None and self._now_ns() >= self._trust.again_ns:
+            self._try_native()
         if self._listing_wanted.is_set():
             self._list()
         elif self._mode == "polling" and self._now_ns() >= self._poll_ns:
@@ -451,27 +446,53 @@ class WatchedInbox:
                 self._lose("nothing is mounted there any more")
                 return
             self._lose("another folder stands in its place")
-        if self._armed and self._watch is not None and not self._watch.is_alive():
-            _log.warning("inbox.watch_failed", reason="its threads ended")
-            self._disarm()
-            self._backoff.died(self._now_ns())
-        if self._armed and self._mode == "native" and self._refused.is_set():
-            self._fall_back(_REFUSED_BELOW)
+        if self._armed and self._mode == "native":
+            self._check_watch()
         if not self._armed and self._now_ns() >= self._backoff.not_before_ns:
             self._arm(identity)
 
+    def _check_watch(self) -> None:
+        if self._refused.is_set():
+            self._fall_back(_REFUSED_BELOW, _LIMITS_REMEDY)
+        elif self._watch is not None and not self._watch.is_alive():
+            self._distrust("its threads ended")
+        else:
+            self._check_hearing()
+
+    def _check_hearing(self) -> None:
+        now_ns = self._now_ns()
+        path = self._hearing.certain(now_ns)
+        if path is not None:
+            self._distrust("a file came and no notification told of it", path=_printable(path))
+        elif self._trust.is_on_probation(now_ns):
+            self._wish("watch_on_probation", now_ns, PROBATION_RESCAN_S)
+
+    def _distrust(self, reason: str, **facts: str) -> None:
+        """The watch failed: arm anew, or poll where that happens again and again."""
+        now_ns = self._now_ns()
+        if self._trust.strike(now_ns):
+            self._fall_back(f"notifications fail again and again: {reason}", _DEAF_REMEDY, **facts)
+            return
+        _log.warning("inbox.watch_failed", reason=reason, **facts)
+        self._disarm()
+        self._backoff.died(now_ns)
+
     def _lose(self, reason: str) -> None:
+        if self._armed:
+            self._backoff.lost(self._now_ns())
+        elif not self._told_lost:
+            self._backoff = Backoff()
         self._say_lost(reason)
         self._identity = None
         self._disarm()
-        self._backoff = _Backoff()
 
     # --- the keeper: arming --------------------------------------------------------------------------------
 
     def _arm(self, identity: RootIdentity) -> None:
         self._on_network = is_network(Path(self._root))
-        if self._on_network and self._observer == "auto":
-            self._mode = "polling"
+        if self._last_identity is not None and self._last_identity.device != identity.device:
+            self._trust = Trust()  # another file system has another chance
+        self._mode = self._chosen_mode()
         # Set first: what is noticed while the watch is being armed can be looked at already.
         self._identity = self._last_identity = identity
         if self._mode == "native" and not self._arm_native():
@@ -483,29 +504,66 @@ class WatchedInbox:
         self._listing_wanted.set()
         self._say_found()
 
+    def _chosen_mode(self) -> Literal["native", "polling"]:
+        by_choice = self._observer == "polling" or (self._observer == "auto" and self._on_network)
+        return "polling" if by_choice or self._trust.again_ns is not None else "native"
+
     def _arm_native(self) -> bool:
         """Set up notifications, or fall back to polling; return False if the root went away meanwhile."""
+        try:
+            refused = self._set_up_watch()
+        except OSError:
+            return False
+        if refused is not None:
+            self._fall_back(refused, _LIMITS_REMEDY)
+        return True
+
+    def _set_up_watch(self) -> str | None:
+        """Set up notifications; return why the system refuses them, if it does.
+
+        Raises:
+            OSError: the root went away.
+        """
         self._refused.clear()
+        self._hearing.start_over()
         try:
             self._watch = NativeWatch(
-                os.path.realpath(self._root), recursive=self._recursive, notify=self._on_notice
+                os.path.realpath(self._root),
+                recursive=self._recursive,
+                is_ignored=lambda path: is_ignored(path, self._ignore),
+                notify=self._on_notice,
             )
         except OSError as error:
             if error.errno in tree.VANISHED_ERRNOS:
-                return False
-            self._fall_back(error.strerror or str(error))
-        else:
-            if self._refused.is_set():
-                self._fall_back(_REFUSED_BELOW)
-        return True
+                raise
+            return error.strerror or str(error)
+        return _REFUSED_BELOW if self._refused.is_set() else None
 
-    def _fall_back(self, reason: str) -> None:
-        _log.warning("inbox.polling", reason=reason, remedy=_LIMITS_REMEDY)
+    def _fall_back(self, reason: str, remedy: str, **facts: str) -> None:
+        _log.warning("inbox.polling", reason=reason, remedy=remedy, **facts)
         self._stop_watch()
         self._mode = "polling"
+        self._trust.wait(self._now_ns())
         if self._armed:
             self._listing_wanted.set()
             self._say_found()
+
+    def _try_native(self) -> None:
+        """See whether notifications work by now: a limit was raised, other programs have ended."""
+        now_ns = self._now_ns()
+        try:
+            refused = self._set_up_watch() is not None
+        except OSError:
+            refused = True
+        if refused:
+            self._stop_watch()
+            self._trust.wait(now_ns)
+            return
+        self._trust.try_again(now_ns)
+        self._mode = "native"
+        self._backoff.armed_ns = now_ns
+        self._listing_wanted.set()
+        self._say_found()
 
     def _disarm(self) -> None:
         self._armed = False
@@ -520,7 +578,7 @@ class WatchedInbox:
     # --- the keeper: listing -------------------------------------------------------------------------------
 
     def _say_due_wishes(self) -> None:
-        for reason in self._wishes.take_due(self._now_ns()):
+        for reason in self._wishes.take_due(self._now_ns(), round(self._listing_cost_ns / POLL_SHARE)):
             self._say_of_files(RescanWanted(reason))
 
     def _list(self) -> None:
@@ -536,18 +594,27 @@ class WatchedInbox:
         listed = self._take_listing()
         if listed is None:
             return
-        for path, fingerprint in listed.files.items():
-            if before.get(path) != fingerprint:
-                hint = Hint.MODIFIED if path in before else Hint.CREATED
-                self._looks.put(_LookWanted(path, hint, listed.started_ns))
-        for path in before.keys() - listed.files.keys():
-            self._looks.put(_LookWanted(path, Hint.MODIFIED, listed.started_ns))
+        # What is gone comes first: what was renamed must not look like a second copy.
+        gone = before.keys() - listed.files.keys()
+        looks = [_LookWanted(path, Hint.MODIFIED, listed.started_ns) for path in gone]
+        looks += [
+            _LookWanted(path, Hint.MODIFIED if path in before else Hint.CREATED, listed.started_ns)
+            for path, fingerprint in listed.files.items()
+            if before.get(path) != fingerprint
+        ]
+        if len(looks) + self._looks.qsize() > MAX_POLLED_LOOKS:
+            self._say_of_files(listed)
+            return
+        for look in looks:
+            self._looks.put(look)
 
     def _take_listing(self) -> InboxListed | None:
         """List now; None if the root went away, or could not be read, meanwhile."""
         if self._identity is None:
             return None
         started_ns = self._now_ns()
+        if self._mode == "native":
+            self._hearing.begin_listing()
         try:
             with tree.open_root(self._root, self._identity) as root_fd:
                 listing = tree.list_files(
@@ -561,22 +628,37 @@ class WatchedInbox:
             return None
         finished_ns = self._now_ns()
         self._tell_unreadable(listing.unreadable)
+        self._tell_links(listing.links)
         if "" in listing.unreadable:
             return None
+        if self._mode == "native":
+            self._hearing.compare(listing.files, listing.unreadable)
         self._polled = listing.files if self._mode == "polling" else {}
-        pause_ns = max(POLL_S * _NS_PER_S, (finished_ns - started_ns) / POLL_SHARE)
+        self._listing_cost_ns = finished_ns - started_ns
+        pause_ns = max(POLL_S * _NS_PER_S, self._listing_cost_ns / POLL_SHARE)
         self._poll_ns = finished_ns + round(pause_ns)
         return InboxListed(listing.files, started_ns, finished_ns, tuple(sorted(listing.unreadable)))
 
     def _tell_unreadable(self, unreadable: Mapping[str, str]) -> None:
-        for folder in sorted(unreadable.keys() - self._told_unreadable):
+        new = sorted(unreadable.keys() - self._told_unreadable)
+        for folder in new[:MAX_UNREADABLE_LINES]:
             _log.warning(
                 "inbox.folder_unreadable",
                 folder=_printable(folder) or ".",
                 reason=unreadable[folder],
-                remedy="let the service's user read and search it, or add it to [arrivals] ignore",
+                remedy=_UNREADABLE_REMEDY,
             )
+        if len(new) > MAX_UNREADABLE_LINES:
+            more = len(new) - MAX_UNREADABLE_LINES
+            _log.warning("inbox.folder_unreadable", more_folders=more, remedy=_UNREADABLE_REMEDY)
         self._told_unreadable = frozenset(unreadable)
+
+    def _tell_links(self, links: Sequence[str]) -> None:
+        """Somebody may wait for what a link leads to: one line for all that are new, not one a look."""
+        new = sorted(set(links) - self._told_links)
+        if new:
+            _log.info("inbox.links_ignored", count=len(new), first=_printable(new[0]), remedy=_LINKS_REMEDY)
+        self._told_links = frozenset(links)
 
     def _now_ns(self) -> int:
         return self._clock.now().mono_ns

@@ -8,19 +8,25 @@ Rules of this file:
   of 64 bits, times after 2262) are kept as text: a fingerprint that came back rounded
   would look like a change.
 - Nothing that SQLite raises leaves this file, unless it is a bug of ours: a person gets a remedy.
+- What may be forgotten, and when, is the business of `retention`; here is noted what it goes by.
 """
 
 from __future__ import annotations
 
+import functools
+import gc
 import json
+import os
 import sqlite3
 from contextlib import contextmanager, suppress
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
 
 from watcher.adapters.filesystems import file_system_type, is_network
+from watcher.adapters.retention import Retention
 from watcher.core.commands import FinishJob, ForgetFile, SaveFile, SaveJob
 from watcher.core.events import JournalOpened, SavedFile
-from watcher.core.job import FINAL_STATES, Fingerprint, Identity, Job, JobState
+from watcher.core.job import ANSWERS, FINAL_STATES, Fingerprint, Identity, Job, JobState
 from watcher.ports import RemediableError
 
 if TYPE_CHECKING:
@@ -31,14 +37,25 @@ if TYPE_CHECKING:
     from watcher.core.commands import JournalWrite
 
 _Row: TypeAlias = "tuple[Any, ...]"
+_NO_FILES: Final[Mapping[str, SavedFile]] = MappingProxyType({})
 
 _TRY_AGAIN: Final = 75
 _BUSY_MS: Final = 5000
-_WAL_LIMIT_BYTES: Final = 64 << 20
+_CHECKPOINT_PAGES: Final = 250
+"""So many are carried from the write-ahead log (1 MiB then) into the file at a time: the commit that does it
+takes some 10 ms more, and not the 40 of SQLite's own 1000."""
+_WAL_LIMIT_BYTES: Final = 8 << 20
+"""The log grows while somebody reads for long, and is cut to this after that."""
 _CHECKED_BYTES: Final = 64 << 20
 """A larger file is not read through at start: it would keep the service from watching."""
 _IDS_A_QUERY: Final = 500  # SQLite before 3.32 takes 999 parameters
 
+_MAX_ANSWERS: Final = 64
+"""So many answers for a content are read. A rename among more copies than that is taken for a copy."""
+_MAX_UNLOGGED: Final = 1000
+"""So many jobs without a timing line are read at a time."""
+
+_ANSWERS_SQL: Final = ", ".join(f"'{state}'" for state in sorted(ANSWERS))
 _FINAL_SQL: Final = ", ".join(f"'{state}'" for state in sorted(FINAL_STATES))
 
 MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (
@@ -72,6 +89,22 @@ MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (
             sha256 TEXT NOT NULL
         ) WITHOUT ROWID""",
     ),
+    (
+        # what retention goes by; see there
+        "INSERT INTO meta (key, value) VALUES ('day', 0), ('day_began_s', 0)",
+        "ALTER TABLE jobs ADD COLUMN logged_day INTEGER",
+        "ALTER TABLE jobs ADD COLUMN absent_day INTEGER",
+        "CREATE INDEX files_by_sha256 ON files (sha256)",
+        "UPDATE jobs SET logged_day = 0 WHERE logged = 1",
+        "UPDATE jobs SET absent_day = 0 WHERE picture_sha256 NOT IN (SELECT sha256 FROM files)",
+        "CREATE INDEX jobs_history ON jobs (logged_day) WHERE logged_day IS NOT NULL",
+        """CREATE INDEX jobs_absent ON jobs (absent_day) WHERE absent_day IS NOT NULL AND logged = 1
+            AND state IN ('done', 'failed', 'quarantined', 'unchanged')""",
+        "CREATE INDEX jobs_by_retried ON jobs (retry_of) WHERE retry_of IS NOT NULL",
+        """CREATE INDEX jobs_by_copied ON jobs (duplicate_of)
+            WHERE duplicate_of IS NOT NULL
+            AND state IN ('waiting', 'ready', 'running', 'publishing', 'held')""",
+    ),
 )
 """Entry N brings a file from schema N to N + 1. Entries are only ever appended."""
 
@@ -82,9 +115,23 @@ _COLUMNS: Final = (
     *("attempts", "solo_faults", "suspect", "duplicate_of", "retry_of"),
     *("stage_name", "output", "sha256_out", "reason", "record"),
 )
+_FINAL_AT_PATH: Final = (
+    "SELECT seq FROM jobs WHERE source = ? AND picture_sha256 = ? AND recipe = ? "  # noqa: S608 - as below
+    f"AND state IN ({_FINAL_SQL})"
+)
+_NEWEST_ANSWERS: Final = (
+    "SELECT seq FROM jobs INDEXED BY jobs_by_picture WHERE picture_sha256 = ? AND recipe = ? "  # noqa: S608 - as below
+    f"AND state IN ({_ANSWERS_SQL}) ORDER BY seq DESC LIMIT {_MAX_ANSWERS}"
+)
 _SELECT_JOBS: Final = f"SELECT seq, {', '.join(_COLUMNS)} FROM jobs"  # noqa: S608 - literals of this file
+_SELECT_ACTIVE: Final = (
+    # what a worker reported before a crash counts only for a result that is being published
+    f"SELECT {', '.join(_COLUMNS[:-1])}, CASE state WHEN 'publishing' THEN record END "  # noqa: S608 - as above
+    f"FROM jobs WHERE state NOT IN ({_FINAL_SQL}) ORDER BY seq"
+)
 _SAVE_JOB: Final = (
-    f"INSERT INTO jobs ({', '.join(_COLUMNS)}) VALUES ({', '.join('?' * len(_COLUMNS))}) "  # noqa: S608 - as above
+    f"INSERT INTO jobs ({', '.join(_COLUMNS)}, absent_day) VALUES ({', '.join('?' * len(_COLUMNS))}, "  # noqa: S608 - as above
+    "CASE WHEN EXISTS (SELECT 1 FROM files WHERE sha256 = ?) THEN NULL ELSE ? END) "
     f"ON CONFLICT (id) DO UPDATE SET {', '.join(f'{name} = excluded.{name}' for name in _COLUMNS[1:])}"
 )
 _SAVE_FILE: Final = (
@@ -121,6 +168,7 @@ class SqliteJournal:
                     self._refuse_other_schema()
                 else:
                     self._prepare()
+                self._retention = Retention(self._database)
             except BaseException:
                 self._database.close()
                 raise
@@ -135,16 +183,17 @@ class SqliteJournal:
 
     def load(self) -> JournalOpened:
         """What the core needs at start."""
-        with _explained(self._path), self._transaction("BEGIN"):
-            jobs = self._select(f"WHERE state NOT IN ({_FINAL_SQL})")
-            files = self._database.execute(
-                "SELECT path, inode, size_bytes, mtime_ns, ctime_ns, sha256 FROM files ORDER BY path"
-            ).fetchall()
-            number = self._meta("next_number")
+        with _explained(self._path), self._transaction("BEGIN"), _without_collections():
+            files = tuple(
+                SavedFile(_text(path), _fingerprint(prints), sha256)
+                for path, *prints, sha256 in self._database.execute(
+                    "SELECT path, inode, size_bytes, mtime_ns, ctime_ns, sha256 FROM files ORDER BY path"
+                )
+            )
             return JournalOpened(
-                jobs=jobs,
-                files=tuple(SavedFile(_text(path), _fingerprint(rest[:4]), rest[4]) for path, *rest in files),
-                next_number=number,
+                jobs=self._active_jobs({file.path: file for file in files}),
+                files=files,
+                next_number=self._meta("next_number"),
             )
 
     def commit(self, writes: Sequence[JournalWrite]) -> None:
@@ -159,12 +208,16 @@ class SqliteJournal:
             for write in writes:
                 self._write(write)
 
-    def prior_jobs(self, identity: Identity) -> tuple[Job, ...]:
-        """Final jobs of the identity's picture and recipe, whatever their mask, oldest first."""
+    def prior_jobs(self, identity: Identity, path: str) -> tuple[Job, ...]:
+        """Jobs of the identity's picture and recipe, whatever their mask, oldest first.
+
+        All final ones of the picture at this path, and the newest answers for others: where one content lies
+        at thousands of paths, reading them all for each would take hours.
+        """
         with _explained(self._path):
             return self._select(
-                f"WHERE picture_sha256 = ? AND recipe = ? AND state IN ({_FINAL_SQL})",
-                (identity.picture_sha256, _blob(identity.recipe)),
+                f"WHERE seq IN ({_FINAL_AT_PATH}) OR seq IN ({_NEWEST_ANSWERS})",
+                (_blob(path), *(identity.picture_sha256, _blob(identity.recipe)) * 2),
             )
 
     def jobs(self, *, states: Collection[JobState] = (), ids: Collection[str] = ()) -> tuple[Job, ...]:
@@ -182,20 +235,20 @@ class SqliteJournal:
         return tuple(found[seq] for seq in sorted(found))
 
     def given_up(self) -> tuple[Job, ...]:
-        """Failed and quarantined jobs that are the last word on their picture, oldest first."""
+        """Failed and quarantined jobs that are the last word on a picture of the inbox, oldest first."""
         with _explained(self._path):
             return self._select(
                 "WHERE state IN (?, ?) AND NOT EXISTS "
-                "(SELECT 1 FROM jobs AS later WHERE later.source = jobs.source AND later.seq > jobs.seq)",
+                "(SELECT 1 FROM jobs AS later WHERE later.source = jobs.source AND later.seq > jobs.seq) "
+                "AND EXISTS (SELECT 1 FROM files WHERE path = source AND sha256 = picture_sha256)",
                 (JobState.FAILED.value, JobState.QUARANTINED.value),
             )
 
     def newest(self, *, states: Collection[JobState] = (), limit: int) -> tuple[Job, ...]:
         """The newest jobs in any of these states (empty: all), oldest first."""
-        clause, values = _among("state", [str(state) for state in states])
+        wanted = [str(state) for state in states]
         with _explained(self._path):
-            newest = f"SELECT seq FROM jobs WHERE {clause} ORDER BY seq DESC LIMIT {int(limit)}"  # noqa: S608 - placeholders and a number
-            return self._select(f"WHERE seq IN ({newest})", values)
+            return self._select(f"WHERE seq IN ({_newest_sql(len(wanted), limit)})", wanted)
 
     def at(self, source: str) -> tuple[Job, ...]:
         """The jobs of the picture at this path, oldest first."""
@@ -209,21 +262,28 @@ class SqliteJournal:
         return {JobState(state): count for state, count in rows}
 
     def unlogged(self) -> tuple[Job, ...]:
-        """Final jobs whose timing line is not known to be written, oldest first."""
+        """Final jobs whose timing line is not known to be written, the oldest, not more than a thousand."""
         with _explained(self._path):
-            return self._select(f"WHERE logged = 0 AND state IN ({_FINAL_SQL})")
+            oldest = f"SELECT seq FROM jobs WHERE logged = 0 AND state IN ({_FINAL_SQL})"  # noqa: S608 - literals
+            return self._select(f"WHERE seq IN ({oldest} ORDER BY seq LIMIT {_MAX_UNLOGGED})")
 
     def mark_logged(self, ids: Iterable[str]) -> None:
         """Their timing lines are on disk. Not synced: a crash may lose it, and rescue looks at the log."""
-        with _explained(self._path):
-            self._database.execute("PRAGMA synchronous = NORMAL")
-            try:
-                with self._transaction("BEGIN IMMEDIATE"):
-                    self._database.executemany(
-                        "UPDATE jobs SET logged = 1 WHERE id = ?", [(job,) for job in ids]
-                    )
-            finally:
-                self._database.execute("PRAGMA synchronous = FULL")
+        with _explained(self._path), self._unsynced():
+            self._database.executemany(
+                "UPDATE jobs SET logged = 1, logged_day = ? WHERE id = ? AND logged = 0",
+                [(self._retention.day, job) for job in ids],
+            )
+
+    def prune(self, wall_s: float) -> bool:
+        """Forget a few rows of what nobody needs any more (see `retention`); some milliseconds.
+
+        Returns:
+            Whether there may be more to forget. If not, an hour from now is soon enough.
+        """
+        with self._intact_rows(), _explained(self._path), self._unsynced():
+            self._retention.count_day(wall_s)
+            return self._retention.forget()
 
     def close(self) -> None:
         """Close the database."""
@@ -245,6 +305,7 @@ class SqliteJournal:
         execute("PRAGMA synchronous = FULL")
         execute("PRAGMA fullfsync = ON")  # macOS: through the drive's own cache
         execute("PRAGMA checkpoint_fullfsync = ON")
+        execute(f"PRAGMA wal_autocheckpoint = {_CHECKPOINT_PAGES}")
         execute(f"PRAGMA journal_size_limit = {_WAL_LIMIT_BYTES}")
         self._migrate()
 
@@ -294,21 +355,68 @@ class SqliteJournal:
                 self._database.execute("ROLLBACK")
             raise
 
+    @contextmanager
+    def _unsynced(self) -> Iterator[None]:
+        """A transaction that a power cut may undo: what it does is done again then."""
+        self._database.execute("PRAGMA synchronous = NORMAL")
+        try:
+            with self._transaction("BEGIN IMMEDIATE"):
+                yield
+        finally:
+            self._database.execute("PRAGMA synchronous = FULL")
+
     def _write(self, write: JournalWrite) -> None:
         match write:
             case SaveJob(job):
                 self._save(job)
             case FinishJob(job):
                 self._save(job)
-                self._database.execute("UPDATE jobs SET logged = 0 WHERE id = ?", (job.id,))
+                self._finish(job)
             case SaveFile(file):
-                row = (_blob(file.path), *_fingerprint_row(file.fingerprint), file.sha256)
-                self._database.execute(_SAVE_FILE, row)
+                self._save_file(file)
             case ForgetFile(path):
-                self._database.execute("DELETE FROM files WHERE path = ?", (_blob(path),))
+                self._forget_file(_blob(path))
+
+    def _finish(self, job: Job) -> None:
+        execute = self._database.execute
+        execute("UPDATE jobs SET logged = 0, logged_day = NULL WHERE id = ?", (job.id,))
+        if job.retry_of is not None:  # it may be replaced by this one: it is looked at once more
+            today = self._retention.day
+            execute("UPDATE jobs SET logged_day = ? WHERE id = ? AND logged = 1", (today, job.retry_of))
+
+    def _save_file(self, file: SavedFile) -> None:
+        path = _blob(file.path)
+        before = self._sha256_at(path)
+        is_new = before != file.sha256 and not self._has_bytes(file.sha256)
+        self._database.execute(_SAVE_FILE, (path, *_fingerprint_row(file.fingerprint), file.sha256))
+        if is_new:
+            self._mark_absent(file.sha256, None)
+        if before is not None and not self._has_bytes(before):
+            self._mark_absent(before, self._retention.day)
+
+    def _forget_file(self, path: bytes) -> None:
+        before = self._sha256_at(path)
+        self._database.execute("DELETE FROM files WHERE path = ?", (path,))
+        if before is not None and not self._has_bytes(before):
+            self._mark_absent(before, self._retention.day)
+
+    def _sha256_at(self, path: bytes) -> str | None:
+        row = self._database.execute("SELECT sha256 FROM files WHERE path = ?", (path,)).fetchone()
+        return None if row is None else row[0]
+
+    def _has_bytes(self, sha256: str) -> bool:
+        """Some file of the inbox has these bytes."""
+        found = self._database.execute("SELECT 1 FROM files WHERE sha256 = ?", (sha256,)).fetchone()
+        return found is not None
+
+    def _mark_absent(self, picture_sha256: str, day: int | None) -> None:
+        """The last file with these bytes left the inbox today, or (None) the first has come."""
+        values = (day, picture_sha256)
+        self._database.execute("UPDATE jobs SET absent_day = ? WHERE picture_sha256 = ?", values)
 
     def _save(self, job: Job) -> None:
-        self._database.execute(_SAVE_JOB, _job_row(job))
+        row = (*_job_row(job), job.identity.picture_sha256, self._retention.day)
+        self._database.execute(_SAVE_JOB, row)
         number = job.id.rpartition("-")[2]
         if number.isdecimal():
             self._database.execute(
@@ -318,13 +426,24 @@ class SqliteJournal:
     def _meta(self, key: str) -> int:
         return int(self._database.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()[0])
 
+    def _active_jobs(self, files: Mapping[str, SavedFile]) -> tuple[Job, ...]:
+        """Every job that is not final; what it has in common with its file is in memory once."""
+        rows = self._database.execute(_SELECT_ACTIVE)
+        with self._intact_rows():
+            return tuple(_job(row, files) for row in rows)
+
     def _select(self, where: str, values: Sequence[str | bytes | None] = ()) -> tuple[Job, ...]:
         return tuple(self._numbered(where, values).values())
 
     def _numbered(self, where: str, values: Sequence[str | bytes | None]) -> Mapping[int, Job]:
         rows = self._database.execute(f"{_SELECT_JOBS} {where} ORDER BY seq", values)
-        try:
+        with self._intact_rows():
             return {row[0]: _job(row[1:]) for row in rows}
+
+    @contextmanager
+    def _intact_rows(self) -> Iterator[None]:
+        try:
+            yield
         except (ValueError, TypeError, AttributeError) as error:  # no watcher wrote this
             raise _damaged(self._path, str(error)) from error
 
@@ -340,6 +459,18 @@ def open_readonly(path: Path) -> SqliteJournal:
     if not path.exists():
         raise _absent(path)
     return SqliteJournal(path, readonly=True)
+
+
+@contextmanager
+def _without_collections() -> Iterator[None]:
+    """Nothing is garbage among what is loaded: looking for it again and again took a third of the time."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 # --- rows --------------------------------------------------------------------------------------------------
@@ -383,8 +514,8 @@ def _fingerprint_row(fingerprint: Fingerprint | None) -> _Row:
 
 
 def _fingerprint(row: Sequence[int | str]) -> Fingerprint:
-    inode, size_bytes, mtime_ns, ctime_ns = (int(value) for value in row)
-    return Fingerprint(inode, size_bytes, mtime_ns, ctime_ns)
+    inode, size_bytes, mtime_ns, ctime_ns = row
+    return Fingerprint(int(inode), int(size_bytes), int(mtime_ns), int(ctime_ns))
 
 
 def _job_row(job: Job) -> _Row:
@@ -413,32 +544,51 @@ def _job_row(job: Job) -> _Row:
     )
 
 
-def _job(row: _Row) -> Job:
-    get = dict(zip(_COLUMNS, row, strict=True)).__getitem__
+def _job(row: _Row, files: Mapping[str, SavedFile] = _NO_FILES) -> Job:
+    """A row as a job; what it has in common with its file in `files` is the same object."""
+    job_id, path, *prints, picture_sha256, mask_sha256, recipe, state, created_s = row[:11]
+    source, fingerprint = _text(path), _fingerprint(prints)
+    file = files.get(source)
+    if file is not None and file.fingerprint == fingerprint and file.sha256 == picture_sha256:
+        source, fingerprint, picture_sha256 = file.path, file.fingerprint, file.sha256
+    mask, *mask_prints = row[11:16]
+    attempts, solo_faults, suspect, duplicate_of, retry_of = row[16:21]
+    stage_name, output, sha256_out, reason, record = row[21:]
     return Job(
-        id=get("id"),
-        source=_text(get("source")),
-        fingerprint=_fingerprint([get(name) for name in ("inode", "size_bytes", "mtime_ns", "ctime_ns")]),
-        identity=Identity(get("picture_sha256"), get("mask_sha256"), _text(get("recipe"))),
-        state=JobState(get("state")),
-        created_s=get("created_s"),
-        mask=_optional_text(get("mask")),
-        mask_fingerprint=None
-        if get("mask_inode") is None
-        else _fingerprint(
-            [get(name) for name in ("mask_inode", "mask_size_bytes", "mask_mtime_ns", "mask_ctime_ns")]
-        ),
-        attempts=get("attempts"),
-        solo_faults=get("solo_faults"),
-        suspect=bool(get("suspect")),
-        duplicate_of=get("duplicate_of"),
-        retry_of=get("retry_of"),
-        stage_name=_optional_text(get("stage_name")),
-        output=_optional_text(get("output")),
-        sha256_out=get("sha256_out"),
-        reason=_optional_text(get("reason")),
-        record=None if get("record") is None else json.loads(get("record")),
+        id=job_id,
+        source=source,
+        fingerprint=fingerprint,
+        identity=Identity(picture_sha256, mask_sha256, _shared_text(recipe)),
+        state=JobState(state),
+        created_s=created_s,
+        mask=_optional_text(mask),
+        mask_fingerprint=None if mask_prints[0] is None else _fingerprint(mask_prints),
+        attempts=attempts,
+        solo_faults=solo_faults,
+        suspect=bool(suspect),
+        duplicate_of=duplicate_of,
+        retry_of=retry_of,
+        stage_name=_optional_text(stage_name),
+        output=_optional_text(output),
+        sha256_out=sha256_out,
+        reason=None if reason is None else _shared_text(reason),
+        record=None if record is None else json.loads(record),
     )
+
+
+@functools.lru_cache(maxsize=64)
+def _shared_text(blob: bytes) -> str:
+    """A text that many rows have: one object."""
+    return _text(blob)
+
+
+def _newest_sql(states: int, limit: int) -> str:
+    """The numbers of the newest jobs in any of so many states (0: all), each read off the end of an index."""
+    newest = f"ORDER BY seq DESC LIMIT {limit:d}"
+    if not states:
+        return f"SELECT seq FROM jobs {newest}"  # noqa: S608 - a number
+    of_one_state = f"SELECT seq FROM (SELECT seq FROM jobs WHERE state = ? {newest})"  # noqa: S608 - as above
+    return f"SELECT seq FROM ({' UNION ALL '.join([of_one_state] * states)}) {newest}"  # noqa: S608 - as above
 
 
 def _among(column: str, values: Sequence[str]) -> tuple[str, tuple[str, ...]]:
@@ -465,11 +615,29 @@ def _connect(path: Path, *, readonly: bool) -> sqlite3.Connection:
 def _make_folder(path: Path) -> None:
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _make_durable(path.parent)
     except OSError as error:
         raise RemediableError(
             f"cannot make the folder of the journal {path}: {error.strerror}",
             "Set `state_dir` to a folder that this user may write to.",
         ) from error
+
+
+def _make_durable(folder: Path) -> None:
+    """See that the way to a folder is on the disk: whoever made it, now or a moment ago, may not have synced.
+
+    What SQLite promises holds for files in a folder that is there; results that are published would be done
+    once more if their journal went with its folder. Folders that this user may not read are left alone.
+    """
+    for above in folder.absolute().parents:
+        with suppress(OSError):
+            descriptor = os.open(above, os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+        if above.is_mount():
+            return
 
 
 def _refuse_network(path: Path) -> None:

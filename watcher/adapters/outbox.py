@@ -7,6 +7,8 @@ Rules of this file:
   unless the configuration says `replace`.
 - `publish` may be begun again after any failure or crash and ends with one output: a staged file that has
   gone, and an output with the job's bytes, are the same publication.
+- A name that the outbox's file system refuses is spelled otherwise: a refusal is no reason to wait, since it
+  will never end.
 - The outbox itself is never made: a folder that vanished is a disk that is away, and what would be
   written into its mount point would be lost to its owner.
 - Slow calls run on one thread, in order, and answer with one event each, whatever happens.
@@ -22,14 +24,23 @@ import stat
 import threading
 from contextlib import suppress
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, Final, Literal
 
 import structlog
 
 from watcher.adapters.beneath import OutsideError, open_file, open_folder, split, sync_way, usable_folders
 from watcher.adapters.file_operations import Entry, FileOperations, plain_reason, sha256_of, status_of
+from watcher.adapters.folders import mount_table, overlap
 from watcher.adapters.notes import Notes
-from watcher.adapters.output_names import NAME_BYTES, unreserved, versions
+from watcher.adapters.output_names import (
+    NAME_BYTES,
+    NAME_REFUSED,
+    other_cases,
+    spellings,
+    unreserved,
+    versions,
+)
 from watcher.adapters.source_bytes import Bytes, files_of, look
 from watcher.adapters.source_disposal import SourceDisposal
 from watcher.adapters.staging import Staging
@@ -56,6 +67,7 @@ if TYPE_CHECKING:
     )
 
 _CLOSE_WAIT_S: Final = 25.0
+_NOTES_AT_A_TIME: Final = 50
 _EMPTY_SHA256: Final = hashlib.sha256(b"").hexdigest()
 _log = structlog.get_logger()
 
@@ -100,11 +112,15 @@ class FolderOutbox:
             inbox, outbox, after, archive, self._files, name_bytes=_name_bytes(archive or inbox)
         )
         self._mounted = _is_mount_point(outbox)
+        self._mounts_seen: str | None = None
         self._sealed: dict[str, str] = {}
         """Stage name to output, sealed and not yet published by this process."""
         self._begun: set[str] = set()
         """Stage names whose publication was begun by this process and has not ended well."""
+        self._refused: dict[str, dict[str, OSError]] = {}
+        """Stage name to the outputs whose names the outbox's file system would not take."""
         self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._closing = False
         self._thread = threading.Thread(target=self._work, name="outbox", daemon=True)
         self._thread.start()
 
@@ -138,12 +154,17 @@ class FolderOutbox:
         """Remove the notes of this source."""
         self._calls.put(partial(self._notes.remove, source))
 
+    def sweep_notes(self, keep: Collection[str], next_number: int) -> None:
+        """See `Notes.sweep`. Done a few at a time, so that no result waits for long."""
+        self._calls.put(partial(self._sweep_some, self._notes.sweep(keep, next_number)))
+
     def apply_after(self, job: Job, *, again: bool = False) -> None:
         """Archive or delete the source. A failure is logged once (`again`: it was before), never raised."""
         self._calls.put(partial(self._disposal.apply, job, again=again))
 
     def close(self) -> None:
         """Finish what was asked for, then stop the thread; waits 25 s at most (a disk may hang)."""
+        self._closing = True
         self._calls.put(None)
         self._thread.join(_CLOSE_WAIT_S)
 
@@ -168,8 +189,13 @@ class FolderOutbox:
             answer = PublishBlocked(job, f"internal error, see the service log: {error}")
         self._sink(answer)
 
+    def _sweep_some(self, notes: Iterator[None]) -> None:
+        if not self._closing and sum(1 for _ in islice(notes, _NOTES_AT_A_TIME)) == _NOTES_AT_A_TIME:
+            self._calls.put(partial(self._sweep_some, notes))
+
     def _discard(self, stage_name: str) -> None:
         self._forget(stage_name)
+        self._refused.pop(stage_name, None)
         try:
             self._staging.discard(stage_name)
         except (OSError, OutsideError) as error:
@@ -192,11 +218,11 @@ class FolderOutbox:
             self._staging.discard(stage_name)
             return StageLost(job.id, f"{command.copy_from} in the outbox is not what it was")
         try:
-            self._staging.sync(stage_name)
+            self._staging.sync(stage_name, command.sha256_out)
         except FileNotFoundError:
             self._staging.make()
             return StageLost(job.id, "the staged file has gone")
-        output = self._free_output(job)
+        output = self._free_output(job, stage_name)
         self._sealed[stage_name] = output
         return ResultSealed(job.id, output, command.sha256_out)
 
@@ -232,8 +258,33 @@ class FolderOutbox:
             return False
         return digest == command.sha256_out
 
-    def _free_output(self, job: Job) -> str:
-        *wanted, name = unreserved(split(job.source))
+    def _free_output(self, job: Job, stage_name: str) -> str:
+        """Choose a name that is free, and that the file system has not refused.
+
+        Raises:
+            OSError: it cannot be looked for, or every spelling of the name was refused.
+        """
+        wanted = unreserved(split(job.source))
+        refused = self._refused.get(stage_name, {})
+        refusal = OSError()
+        for names in spellings(wanted):
+            try:
+                output = self._free_among(job, names)
+                if output not in refused:
+                    if names != wanted:
+                        reason = plain_reason(refusal)
+                        _log.warning("outbox.name_escaped", source=job.source, output=output, reason=reason)
+                    return output
+                refusal = refused[output]
+            except OSError as error:
+                if error.errno not in NAME_REFUSED:
+                    raise
+                refusal = error
+        raise refusal
+
+    def _free_among(self, job: Job, names: tuple[str, ...]) -> str:
+        """Return the path, or its first version that is free."""
+        *wanted, name = names
         folders = usable_folders(self._files, self._outbox, wanted)
         if list(folders) != wanted:
             _log.warning("outbox.folder_renamed", source=job.source, folder="/".join(folders))
@@ -257,7 +308,9 @@ class FolderOutbox:
 
     def _is_taken(self, entry: Entry) -> bool:
         status = status_of(entry)
-        return status is not None and (not self._replace or stat.S_ISDIR(status.st_mode))
+        if status is None or not self._replace:
+            return status is not None
+        return stat.S_ISDIR(status.st_mode) or _is_spelled_otherwise(entry, status)
 
     # --- publish -------------------------------------------------------------------------------------------
 
@@ -281,8 +334,15 @@ class FolderOutbox:
         except (FileExistsError, NotADirectoryError, IsADirectoryError):
             self._forget(stage_name)
             return NameTaken(job.id)
+        except OSError as error:
+            if error.errno not in NAME_REFUSED:
+                raise
+            self._forget(stage_name)
+            self._refused.setdefault(stage_name, {})[job.output] = error
+            return NameTaken(job.id)
         self._forget(stage_name)
-        return ResultPublished(job.id, job.output, self._clock.now().mono_ns)
+        self._refused.pop(stage_name, None)
+        return self._published(job, job.output)
 
     def _stands(self, names: tuple[str, ...], sha256: str) -> bool:
         """Whether the output is there with these bytes."""
@@ -293,8 +353,10 @@ class FolderOutbox:
                 open_file(self._files, Entry(folder, name)) as output,
             ):
                 return sha256_of(output) == sha256
-        except (FileNotFoundError, NotADirectoryError):
-            return False
+        except OSError as error:
+            if error.errno in NAME_REFUSED or isinstance(error, FileNotFoundError | NotADirectoryError):
+                return False
+            raise
 
     def _is_staged(self, stage_name: str, sha256: str) -> bool:
         try:
@@ -307,7 +369,13 @@ class FolderOutbox:
         sync_way(self._files, self._outbox, names[:-1])
         self._staging.discard(stage_name)
         self._forget(stage_name)
-        return ResultPublished(job.id, "/".join(names), self._clock.now().mono_ns, rescued=True)
+        return self._published(job, "/".join(names), rescued=True)
+
+    def _published(self, job: Job, output: str, *, rescued: bool = False) -> Answer:
+        """Answer, with the picture's notes gone: once the job is done no start looks for them any more."""
+        published_ns = self._clock.now().mono_ns
+        self._notes.remove(job.source)
+        return ResultPublished(job.id, output, published_ns, rescued=rescued)
 
     def _move_out(self, names: tuple[str, ...], stage_name: str, *, vacate: bool) -> None:
         """Give the staged file its name, durably.
@@ -323,18 +391,40 @@ class FolderOutbox:
             status = status_of(target) if vacate else None
             if status is not None and stat.S_ISREG(status.st_mode) and status.st_size == 0:
                 self._files.unlink(target)
+            if self._replace and self._is_taken(target):
+                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), name)
             self._staging.move_out(stage_name, target, replace=self._replace)
             self._files.fsync_folder(folder, name)
 
     def _require_outbox(self) -> None:
-        """Raise FileNotFoundError if the outbox is away."""
+        """Raise FileNotFoundError if the outbox is away, OutsideError if it shows in the inbox."""
         with suppress(FileNotFoundError, NotADirectoryError):
             if stat.S_ISDIR(os.stat(self._outbox).st_mode):  # noqa: PTH116 - a missing permission must be told
                 mounted = _is_mount_point(self._outbox)
                 if mounted or not self._mounted:
                     self._mounted = mounted
+                    self._require_apart()
                     return
         raise FileNotFoundError(errno.ENOENT, "the outbox is away", os.fspath(self._outbox))
+
+    def _require_apart(self) -> None:
+        """Raise OutsideError if somebody has mounted one folder in the other: results would arrive anew."""
+        mounts = mount_table()
+        if mounts == self._mounts_seen:
+            return
+        relation = overlap(self._inbox, self._outbox)
+        if relation is not None:
+            raise OutsideError(f"the inbox by now {relation} the outbox: undo that mount")
+        self._mounts_seen = mounts
+
+
+def _is_spelled_otherwise(entry: Entry, status: os.stat_result) -> bool:
+    """Whether the file has another name, which only to its file system is the same (`A.png` for `a.png`)."""
+    twins = (status_of(entry._replace(name=other)) for other in other_cases(entry.name))
+    if not any(twin is not None and os.path.samestat(twin, status) for twin in twins):
+        return False
+    with os.scandir(entry.folder) as entries:
+        return all(listed.name != entry.name for listed in entries)
 
 
 def _is_mount_point(folder: Path) -> bool:

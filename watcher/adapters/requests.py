@@ -3,7 +3,9 @@
 Rules of this file:
 - A request appears whole or not at all, and outlives a crash of either side. The service removes it after
   its journal has taken it up, so a request may be read twice and must be harmless the second time.
-- A file that is no request is set aside, once, as `NAME.rejected`; it never stops the service.
+- A file that is no request is set aside, once, as `NAME.rejected`; it never stops the service. The newest few
+  of these are kept.
+- While nobody takes them up there is a limit on requests too.
 """
 
 from __future__ import annotations
@@ -27,6 +29,9 @@ SCHEMA: Final = 1
 MAX_BYTES: Final = 4_000_000
 MAX_REQUESTS: Final = 1_000
 """Read at one time; the rest waits for the next look."""
+MAX_WAITING: Final = 10_000
+MAX_REJECTED: Final = 20
+_TRY_AGAIN: Final = 75
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +69,14 @@ def write_retry(state_dir: Path, ids: Collection[str] | None) -> Path:
         The file.
 
     Raises:
-        RemediableError: the folder cannot be written.
+        RemediableError: the folder cannot be written, or is full of requests that nobody took up.
     """
+    if count_requests(state_dir) >= MAX_WAITING:
+        raise RemediableError(
+            f"{MAX_WAITING} requests wait already: {state_dir / FOLDER}",
+            "start the service (`watcher run` or `watcher once`): it takes them up",
+            exit_code=_TRY_AGAIN,
+        )
     content = {"schema": SCHEMA, "request": "retry", "jobs": None if ids is None else list(ids)}
     folder = state_dir / FOLDER
     try:
@@ -98,9 +109,9 @@ def count_requests(state_dir: Path) -> int:
     return len(_names(state_dir / FOLDER))
 
 
-def _names(folder: Path) -> list[str]:
+def _names(folder: Path, suffix: str = ".json") -> list[str]:
     try:
-        return sorted(name for name in os.listdir(folder) if name.endswith(".json"))  # noqa: PTH208 - names alone are wanted
+        return sorted(name for name in os.listdir(folder) if name.endswith(suffix))  # noqa: PTH208 - names alone are wanted
     except FileNotFoundError:
         return []
 
@@ -134,3 +145,6 @@ def _set_aside(path: Path, reason: str) -> None:
     log.write("warning", "request.rejected", {"file": path.name, "reason": reason})
     with contextlib.suppress(OSError):
         path.rename(path.with_suffix(".rejected"))
+    for name in _names(path.parent, ".rejected")[:-MAX_REJECTED]:
+        with contextlib.suppress(OSError):
+            (path.parent / name).unlink()

@@ -3,9 +3,11 @@
 Rules of this file:
 - A file is touched only if its bytes still are the job's: what came in its place meanwhile is a new picture.
 - Nothing in the archive is overwritten, and the archive itself is never made: it may be a disk that is away.
+  What it has already is not put there twice: an earlier process may have ended before it removed the source.
 - A source is deleted only while its result stands in the outbox: one of the two exists at every instant.
 - The mask goes before its picture. A picture that is still there brings the next start back to both of them;
   a mask left alone would lie in wait for another picture of that name.
+- While the inbox is away its files have not gone: they are seen to with the next job after its return.
 - A failure is logged once a job, with what to do, and changes nothing else: the job stays done.
 """
 
@@ -32,7 +34,13 @@ if TYPE_CHECKING:
 
 _HIDDEN: Final = ".watcher"
 _TEMPORARY: Final = "arriving"
+_MAX_LEFT: Final = 10_000
+"""So many jobs may wait for an inbox that is away; the rest are left to the next start, and told of."""
 _log = structlog.get_logger()
+
+
+class _InboxAwayError(OSError):
+    """Of the sources nothing is known."""
 
 
 class SourceDisposal:
@@ -66,11 +74,21 @@ class SourceDisposal:
         self._files = files
         self._name_bytes = name_bytes
         self._told: set[str] = set()
+        self._was_mounted = os.path.ismount(os.path.realpath(inbox))
+        self._left: dict[str, Job] = {}
+        """Jobs whose sources could not be reached, since the inbox was away."""
 
     def apply(self, job: Job, *, again: bool = False) -> None:
         """Archive or delete the job's picture and its mask; `again`: a failure was told of before."""
         if self._after == "keep":
             return
+        self._see_to(job, again=again)
+        if self._left and not self._is_away():
+            left, self._left = self._left, {}
+            for earlier in left.values():
+                self._see_to(earlier, again=True)
+
+    def _see_to(self, job: Job, *, again: bool) -> None:
         if self._after == "delete" and not self._has_result(job):
             reason = "its result is not to be seen in the outbox"
             _log.info("after.skipped", job=job.id, source=job.source, reason=reason)
@@ -78,6 +96,12 @@ class SourceDisposal:
         for file in reversed(tuple(files_of(job))):
             try:
                 self._dispose(job, file)
+            except _InboxAwayError as error:
+                if len(self._left) < _MAX_LEFT:
+                    self._left[job.id] = job
+                else:
+                    self._tell(job, file, error, again=again)
+                return
             except (OSError, OutsideError) as error:
                 self._tell(job, file, error, again=again)
                 return
@@ -120,10 +144,23 @@ class SourceDisposal:
                     )
                 if bytes_now is Bytes.SAME and seen is not None:
                     self._take(file, source, seen)
+                if (
+                    bytes_now is not Bytes.CHANGED
+                ):  # it may have gone by a process that was killed before its sync
                     self._files.fsync_folder(folder, name)
         except (FileNotFoundError, NotADirectoryError):
             if status_of(Entry(None, os.fspath(self._inbox.joinpath(*folders, name)))) is not None:
                 raise  # the source is there: it is the archive that is not
+            if self._is_away():
+                raise _InboxAwayError(errno.ENOENT, "the inbox is away", os.fspath(self._inbox)) from None
+
+    def _is_away(self) -> bool:
+        """Whether the inbox is not there, or is the bare folder that it was mounted on."""
+        here = self._inbox.is_dir()
+        if here and os.path.ismount(os.path.realpath(self._inbox)):
+            self._was_mounted = True
+            return False
+        return self._was_mounted or not here
 
     def _take(self, file: JobFile, source: Entry, seen: os.stat_result) -> None:
         if self._archive is not None and self._after == "archive":
@@ -135,6 +172,10 @@ class SourceDisposal:
         *wanted, name = split(file.path)
         folders = usable_folders(self._files, archive, wanted)
         with open_folder(self._files, archive, folders, create=True) as folder:
+            if self._has_already(folder, name, file, seen):
+                if _is_still(source, seen):
+                    self._files.unlink(source)
+                return
             try:
                 target = self._place(source, folder, name)
             except OSError as error:
@@ -146,6 +187,22 @@ class SourceDisposal:
                     # somebody put another file there between our look and the move
                     self._files.rename_without_replacing(target, source)
             self._files.fsync_folder(folder, name)
+
+    def _has_already(self, folder: int, name: str, file: JobFile, seen: os.stat_result) -> bool:
+        """Whether these bytes lie there under this name, or a version of it; then they are durable."""
+        for candidate in versions(name, self._name_bytes):
+            entry = Entry(folder, candidate)
+            status = status_of(entry)
+            if status is None:
+                return False
+            if status.st_size != seen.st_size:
+                continue
+            with suppress(FileNotFoundError), open_file(self._files, entry) as descriptor:
+                if sha256_of(descriptor) == file.sha256:
+                    self._files.fsync(descriptor, candidate)
+                    self._files.fsync_folder(folder, candidate)
+                    return True
+        raise AssertionError("versions() ended")
 
     def _copy(self, archive: Path, source: Entry, folder: int, name: str) -> None:
         with (

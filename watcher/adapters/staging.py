@@ -4,6 +4,8 @@ Rules of this file:
 - The folder is `state_dir/staging` if a file can be renamed from there into the outbox (tried, not guessed:
   bind mounts and quotas keep two folders of one device apart), else `outbox/.watcher/staging`.
 - Both are looked into, whichever is chosen: the choice may have been another before the last start.
+- A sync that failed has given up on bytes that it could not write, and the next one would not try them again:
+  such a file is written anew.
 - A staged file that cannot be renamed into the outbox after all, since another disk was mounted, is copied
   into the outbox's own staging first.
 """
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
 _HIDDEN: Final = ".watcher"
 _STAGING: Final = "staging"
 _PROBE: Final = "probe"
+_COPY: Final = "anew"
 _PRIVATE: Final = 0o700
 _log = structlog.get_logger()
 
@@ -68,6 +71,8 @@ class Staging:
                 f"no staging folder can be made in {state_dir}: {plain_reason(error)}",
                 "Set `state_dir` to a folder that this user may write to, on a disk with free space.",
             ) from error
+        self._unsynced: set[str] = set()
+        """Staged files that a sync has failed on."""
         self._chosen = self._choose()
 
     @property
@@ -110,15 +115,26 @@ class Staging:
         with self._opened(place) as folder, open_file(self._files, Entry(folder, name)) as descriptor:
             yield descriptor
 
-    def sync(self, name: str) -> None:
+    def sync(self, name: str, sha256: str) -> None:
         """Make the bytes of a staged file durable.
 
+        Args:
+            name: of the file.
+            sha256: of its bytes, as it was staged.
+
         Raises:
-            FileNotFoundError: there is none.
+            FileNotFoundError: there is none, or an earlier sync failed and has lost some of its bytes.
             OSError: as the system says.
         """
+        if name in self._unsynced:
+            self._write_anew(name, sha256)
+            return
         with self.opened(name) as descriptor:
-            self._files.fsync(descriptor, name)
+            try:
+                self._files.fsync(descriptor, name)
+            except OSError:
+                self._unsynced.add(name)
+                raise
 
     def add_copy(self, name: str, source: int, *, mode: int, mtime_ns: int) -> str:
         """Stage a durable copy of an open file; returns its sha256.
@@ -175,6 +191,7 @@ class Staging:
         Raises:
             OSError: it is there and cannot be removed.
         """
+        self._unsynced.discard(name)
         for place in (self._own, self._beside):
             with suppress(FileNotFoundError, NotADirectoryError), self._opened(place) as folder:
                 self._files.unlink(Entry(folder, _single(name)))
@@ -245,6 +262,23 @@ class Staging:
     def _make(self, place: Place) -> None:
         with open_folder(self._files, place.root, place.names, create=True, mode=_PRIVATE):
             pass
+
+    def _write_anew(self, name: str, sha256: str) -> None:
+        """Put a durable copy of a staged file in its place."""
+        place = self.find(name)
+        if place is None:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name)
+        with self._opened(place) as folder, open_file(self._files, Entry(folder, name)) as descriptor:
+            status = os.fstat(descriptor)
+            copy = Entry(folder, _COPY)
+            digest = copy_file(
+                self._files, descriptor, copy, mode=status.st_mode, mtime_ns=status.st_mtime_ns
+            )
+            if digest != sha256:
+                self._files.unlink(copy)
+                raise FileNotFoundError(errno.ENOENT, "its bytes were lost", name)
+            self._files.replace(copy, Entry(folder, name))
+        self._unsynced.discard(name)
 
     def _rename(self, source: Entry, target: Entry, *, replace: bool) -> None:
         if replace:

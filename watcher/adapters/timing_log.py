@@ -5,8 +5,11 @@ Rules of this file:
   `timings-2026-11-30.jsonl`; when a line would make it too large, the day goes on in
   `timings-2026-11-30.1.jsonl`, then `.2`. A file is never renamed, so what follows or syncs the folder
   sees files that only grow.
-- A line is one write and is synced before `append` returns. A crash may leave the last line torn: it is cut
-  off before anything is appended or looked up, since its job will be logged again.
+- A line is one write and is synced before `append` returns. A crash may leave the last line torn, a power
+  cut with zeros in it: it is cut off before anything is appended or looked up, since its job will be logged
+  again.
+- A line that is found is made durable before its job counts as logged: the process that wrote it may have
+  been killed before it could sync.
 - The outbox itself is never made here: if it is away, appending fails, and rescue appends later.
 - One process writes.
 """
@@ -35,6 +38,9 @@ if TYPE_CHECKING:
     from watcher.ports import Clock
 
 _NAME: Final = re.compile(r"timings-(?P<day>\d{4}-\d{2}-\d{2})(?:\.(?P<number>\d+))?\.jsonl")
+_FULL_FILES: Final = 64
+"""So much there is at most, whatever its age, so that a flood of pictures fills no disk: 1 GiB in files of
+16 MiB, which is 700,000 lines."""
 _JOB: Final = re.compile(rb'"job"\s*:\s*"([^"\\]*)"')
 _log = structlog.get_logger()
 
@@ -46,7 +52,8 @@ class JsonlTimingLog:
         folder: `outbox/logs`; made when it is first needed, its parent is not.
         clock: for the age of files, and for the date of a record without one.
         max_bytes: a file that a line would take beyond this is left, and the next one begun.
-        keep_days: files of days longer ago than this are removed.
+        keep_days: files of days longer ago than this are removed; the oldest earlier, where all together are
+            larger than 64 that are full.
         files: what touches the disk.
     """
 
@@ -65,6 +72,8 @@ class JsonlTimingLog:
         self._keep = timedelta(days=keep_days)
         self._files = files or FileOperations()
         self._pruned_on: date | None = None
+        self._durable: set[str] = set()
+        """Files whose names this process has made durable."""
 
     def append(self, record: JsonObject) -> None:
         """Append one line, durably.
@@ -92,6 +101,8 @@ class JsonlTimingLog:
                     found |= self._jobs_in(Entry(folder, name), wanted - found)
                     if found == wanted:
                         break
+                if found:
+                    self._files.fsync_folder(folder, self._folder.name)
         except FileNotFoundError:
             if not self._folder.parent.is_dir():
                 raise
@@ -129,22 +140,31 @@ class JsonlTimingLog:
             try:
                 self._write(descriptor, line, entry.name)
                 self._files.fsync(descriptor, entry.name)
-                if end == 0 and entry.folder is not None:
-                    self._files.fsync_folder(entry.folder, entry.name)
+                self._make_name_durable(entry, is_new=end == 0)
             except OSError:
                 self._files.truncate(descriptor, end, entry.name)  # or it would be logged twice
                 raise
         finally:
             os.close(descriptor)
 
+    def _make_name_durable(self, entry: Entry, *, is_new: bool) -> None:
+        """Sync the folder, unless this process has done it since the file was made."""
+        if entry.folder is not None and (is_new or entry.name not in self._durable):
+            self._files.fsync_folder(entry.folder, entry.name)
+            self._durable.add(entry.name)
+        if is_new:
+            self._pruned_on = None
+
     def _write(self, descriptor: int, line: bytes, name: str) -> None:
         if self._files.write(descriptor, line, name) != len(line):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), name)
 
     def _cut_torn_line(self, descriptor: int, name: str) -> int:
-        """Cut off what follows the last newline; returns the length that is left."""
+        """Cut off what follows the last whole line; returns the length that is left."""
         size_bytes = os.fstat(descriptor).st_size
         end = _end_of_last_line(descriptor, size_bytes)
+        if end and not _is_whole(descriptor, start := _end_of_last_line(descriptor, end - 1), end):
+            end = start
         if end < size_bytes:
             self._files.truncate(descriptor, end, name)
             _log.warning("timings.torn_line_removed", file=name, removed_bytes=size_bytes - end)
@@ -154,17 +174,24 @@ class JsonlTimingLog:
         descriptor = self._files.open(entry, os.O_RDWR | os.O_NOFOLLOW)
         with os.fdopen(descriptor, "r+b") as lines:
             self._cut_torn_line(descriptor, entry.name)
-            return {
+            found = {
                 job for line in lines for job in _JOB.findall(line) if job in wanted and _is_job_of(line, job)
             }
+            if found:
+                self._files.fsync(descriptor, entry.name)
+            return found
 
     def _prune(self, folder: int) -> None:
         today = self._today()
         if self._pruned_on == today:
             return
-        for name, (day, _) in _days_of(folder).items():
-            if day < today - self._keep:
+        days = _days_of(folder)
+        left_bytes = _FULL_FILES * self._max_bytes
+        for name in sorted(days, key=days.__getitem__, reverse=True):
+            left_bytes -= os.stat(name, dir_fd=folder, follow_symlinks=False).st_size
+            if left_bytes < 0 or days[name][0] < today - self._keep:
                 self._files.unlink(Entry(folder, name))
+                self._durable.discard(name)
                 _log.info("timings.pruned", file=name)
         self._pruned_on = today
 
@@ -195,6 +222,15 @@ def _end_of_last_line(descriptor: int, size_bytes: int) -> int:
             return start + newline + 1
         end = start
     return 0
+
+
+def _is_whole(descriptor: int, start: int, end: int) -> bool:
+    """Whether this line is JSON: sectors of it that were not written before a power cut are zeros."""
+    try:
+        json.loads(os.pread(descriptor, end - start, start).decode())
+    except ValueError:
+        return False
+    return True
 
 
 def _is_job_of(line: bytes, job: bytes) -> bool:

@@ -19,7 +19,7 @@ import signal
 import stat
 import sys
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from watcher.core.events import Writer
@@ -42,6 +42,8 @@ _SF_DATALESS: Final = 0x4000_0000
 """macOS: `st_flags` of a file whose bytes are in the cloud (sys/stat.h)."""
 
 CHUNK_BYTES: Final = 1 << 20
+MAX_LINKS: Final = 1000
+"""So many links of one listing are told of."""
 _ENTRIES_BETWEEN_CHECKS: Final = 256
 
 
@@ -90,6 +92,8 @@ class Listing:
     files: dict[str, Fingerprint]
     unreadable: dict[str, str]
     """Folder to reason."""
+    links: list[str] = field(default_factory=list)
+    """The first so many links that were met and not followed."""
 
 
 def identify_root(root: str) -> RootIdentity:
@@ -167,6 +171,9 @@ def list_files(
                 if entry.is_dir(follow_symlinks=False):
                     if recursive and not is_ignored(entry_path, ignore):
                         pending.append(entry_path)
+                elif entry.is_symlink():
+                    if len(listing.links) < MAX_LINKS and not is_ignored(entry_path, ignore):
+                        listing.links.append(entry_path)
                 elif is_wanted(entry_path, ignore):
                     _add_file(listing, entry_path, entry)
         except OSError as error:

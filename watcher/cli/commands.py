@@ -287,6 +287,7 @@ def _flags(
 def _usable(config: Path | None, flags: Mapping[str, object]) -> settings.Settings:
     chosen = settings.load(config, **flags)
     settings.check_folders(chosen)
+    settings.check_access(chosen)
     if (flags["inbox"] or flags["outbox"]) and chosen.state_dir == settings.default_state_dir():
         raise RemediableError(
             "--inbox and --outbox need a --state-dir: the default state folder is the configured inbox's",

@@ -81,6 +81,7 @@ def _configuration(config: Path | None, state_dir: Path | None) -> tuple[Setting
     facts = [Fact("configuration", "file", str(chosen.config_file or "none: environment and defaults"))]
     try:
         settings.check_folders(chosen)
+        settings.check_access(chosen)
     except settings.ConfigurationError as error:
         facts += _problems("folders", error)
     return chosen, facts

@@ -8,17 +8,21 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import msgspec
 
+from watcher.adapters.clock import SystemClock
 from watcher.adapters.journal import open_readonly
 from watcher.adapters.lock import owner_of
 from watcher.adapters.requests import count_requests, write_retry
+from watcher.adapters.state_owner import check_owner
 from watcher.core.job import FINAL_STATES, JobState
 from watcher.core.record import path_fields, printable, utc_text
 from watcher.ports import RemediableError
+from watcher.settings import ConfigurationError, check_folders
 from watcher.telemetry.status import Columns, StatusFile
 
 if TYPE_CHECKING:
@@ -28,12 +32,14 @@ if TYPE_CHECKING:
     from watcher.app import OnceSummary
     from watcher.core.job import Job
     from watcher.settings import Settings
-    from watcher.telemetry.status import WorkerStatus
+    from watcher.telemetry.status import Status, WorkerStatus
 
 Report: TypeAlias = "dict[str, Any]"
 
 SCHEMA: Final = 1
 _LAST: Final = 5
+_SILENT_S: Final = 15.0
+"""The service writes its status each second; without a word for so long it is stuck."""
 _EXIT_USAGE: Final = 2
 
 
@@ -51,6 +57,8 @@ def status_report(settings: Settings) -> Report:
         "state": live.state if live else ("starting" if owner else "stopped"),
         "started": live.started if live else None,
         "version": live.version if live else None,
+        "silent_s": _silence_s(live) if live else None,
+        "problems": [] if owner else _why_it_cannot_start(settings),
         "worker": _worker_facts(worker),
         "path": live.path if live else None,
         "path_reason": live.path_reason if live else None,
@@ -67,6 +75,28 @@ def status_report(settings: Settings) -> Report:
         "outbox": str(settings.outbox),
         "state_dir": str(settings.state_dir),
     }
+
+
+def _silence_s(live: Status) -> float | None:
+    """How long the service has not told how it stands, if that is too long; None if it is not."""
+    try:
+        written_s = datetime.fromisoformat(live.written).timestamp()
+    except ValueError:
+        return None
+    silence_s = SystemClock().now().wall_s - written_s
+    return round(silence_s, 1) if silence_s > _SILENT_S else None
+
+
+def _why_it_cannot_start(settings: Settings) -> list[Report]:
+    """What would end a start at once: a service manager does not try again after that, so this must tell."""
+    try:
+        check_folders(settings)
+        check_owner(settings.state_dir, inbox=settings.inbox, outbox=settings.outbox)
+    except ConfigurationError as error:
+        return [{"what": found.what, "remedy": found.remedy} for found in error.problems]
+    except RemediableError as error:
+        return [{"what": str(error), "remedy": error.remedy}]
+    return []
 
 
 def _worker_facts(worker: WorkerStatus | None) -> Report | None:

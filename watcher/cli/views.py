@@ -57,6 +57,8 @@ def print_status(report: Report) -> None:
     facts = _grid()
     running = f"running (pid {report['pid']}), {report['state']}" if report["running"] else "not running"
     facts.add_row("service", _text(running, "green" if report["running"] else "yellow"))
+    for trouble in _troubles(report):
+        facts.add_row("", _text(trouble, "red"))
     if worker := report["worker"]:
         pid = f", pid {worker['pid']}" if worker["pid"] else ""
         facts.add_row("worker", _text(f"{worker['state']}{pid}, restarts {worker['restarts']}"))
@@ -78,8 +80,19 @@ def print_status(report: Report) -> None:
     console.print(facts)
     if report["last"]:
         console.print(_job_table(report["last"]))
-    if not report["running"]:
+    if not report["running"] and not report["problems"]:
         console.print("Start it with `watcher run`.", markup=False, highlight=False)
+
+
+def _troubles(report: Report) -> Iterator[str]:
+    """Why the service does nothing, as far as that can be told from outside."""
+    if report["silent_s"]:
+        yield (
+            f"silent for {report['silent_s']:.0f} s: what stands here may be out of date. If the disk of "
+            f"{report['state_dir']} is full, free some space: it goes on by itself. The log says more"
+        )
+    for problem in report["problems"]:
+        yield f"cannot start: {problem['what']}; to do: {problem['remedy']}"
 
 
 def print_jobs(report: Report) -> None:

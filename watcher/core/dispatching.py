@@ -98,7 +98,9 @@ class Dispatching:
         if now.mono_ns < self._backpressure.until_ns or not self._ledger.jobs.has_ready:
             return False
         # With `once`, one process for all of it: its start is paid once.
-        return not self._policy.once or (self._intake.is_settled and not self._matching.has_questions)
+        if not self._policy.once or self._intake.is_full:
+            return True
+        return self._intake.is_settled and not self._matching.has_questions
 
     # --- hot -----------------------------------------------------------------------------------------------
 

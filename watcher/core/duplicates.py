@@ -17,7 +17,8 @@ from watcher.core.job import Cause, JobState
 
 if TYPE_CHECKING:
     from watcher.core.events import Instant
-    from watcher.core.intake import Intake, PictureFacts
+    from watcher.core.facts import PictureFacts
+    from watcher.core.intake import Intake
     from watcher.core.job import Job
     from watcher.core.ledger import Ledger
     from watcher.core.publication import Publication

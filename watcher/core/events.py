@@ -52,7 +52,17 @@ class Writer(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class FileObserved:
-    """A regular file was looked at (stat, lease). `links` is its number of hard links."""
+    """A regular file was looked at (stat, lease).
+
+    Attributes:
+        path: of the file.
+        fingerprint: at this look.
+        hint: how it came to be looked at.
+        writer: whether somebody has it open for writing.
+        links: its number of hard links.
+        observed_ns: of this look.
+        first_seen_ns: when the same fingerprint was first seen, if that was before (the core fills it in).
+    """
 
     path: str
     fingerprint: Fingerprint
@@ -60,6 +70,7 @@ class FileObserved:
     writer: Writer
     links: int
     observed_ns: int
+    first_seen_ns: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +115,8 @@ class InboxFound:
 
     mode: str
     """`native` or `polling`."""
+    network: bool = False
+    """It is on a network file system: what other machines write is not seen while they do."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,8 @@
 Rules of this file:
 - A file that is young may still be written: its job waits, and that was not an attempt. An old file, and one
   that did not grow for that long, is refused.
+- Before it is refused for not growing, a worker has a last look: zeros at the end of a picture are bytes to
+  come in a young file, and black in an old one.
 - While the inbox is away nothing grows, and nothing is given up.
 """
 
@@ -34,6 +36,8 @@ class GrowingFiles:
         self._ledger = ledger
         self._returns = returns
         self._until_ns: dict[str, int] = {}
+        self._last_looks: set[str] = set()
+        """Jobs whose time is up, and that a worker looks at once more."""
 
     def waits(self, job_id: str) -> bool:
         """The job waits for its file to grow."""
@@ -42,6 +46,7 @@ class GrowingFiles:
     def forget(self, job_id: str) -> None:
         """The job does not wait for its file any more."""
         self._until_ns.pop(job_id, None)
+        self._last_looks.discard(job_id)
 
     def due_ns(self) -> int | None:
         """When the next file is given up."""
@@ -49,19 +54,19 @@ class GrowingFiles:
 
     def found_incomplete(self, job: Job, reason: str, now: Instant) -> None:
         """A worker found that the file of this running job has no end."""
-        job = replace(job.unattempted(), stage_name=None)
+        job = replace(job, stage_name=None)
         age_s = now.wall_s - job.fingerprint.ctime_ns / NS_PER_S
-        if age_s >= self._policy.young_s:
-            self._ledger.fail(job, f"the file has no end: {reason}", _REMEDY, now)
+        if age_s >= self._policy.young_s or job.id in self._last_looks:
+            self._ledger.fail(job, f"the file has no end, and does not grow any more: {reason}", _REMEDY, now)
             return
-        waiting = self._ledger.change(job, Cause.FOUND_INCOMPLETE)
+        waiting = self._ledger.change(job.unattempted(), Cause.FOUND_INCOMPLETE)
         left_s = min(self._policy.young_s, self._policy.young_s - age_s)
         self._until_ns[waiting.id] = now.mono_ns + round(left_s * NS_PER_S)
         self._ledger.log("info", "file.incomplete", job=job.id, source=job.source, reason=reason)
         self._returns.look_again(waiting)
 
     def fire_timers(self, now: Instant) -> None:
-        """Give up the files that did not grow in time."""
+        """Have those looked at once more that did not grow in time."""
         if not self._intake.listed:
             return
         overdue = [job_id for job_id, at_ns in self._until_ns.items() if now.mono_ns >= at_ns]
@@ -69,10 +74,11 @@ class GrowingFiles:
             self.forget(job_id)
             job = self._ledger.jobs.get(job_id)
             if job is not None and job.state is JobState.WAITING:
-                self._give_up(job, now)
+                self._look_once_more(job, now)
 
-    def _give_up(self, job: Job, now: Instant) -> None:
-        if self._intake.facts(job.source) is None:
+    def _look_once_more(self, job: Job, now: Instant) -> None:
+        facts = self._intake.facts(job.source)
+        if facts is None:
             return  # it grows: it is looked at when it is complete
-        reason = f"the file has no end, and did not grow for {self._policy.young_s:g} s"
-        self._ledger.fail(job, reason, _REMEDY, now)
+        self._last_looks.add(job.id)
+        self._ledger.change(replace(job, clock=facts.clock(now.mono_ns)), Cause.ARRIVED)

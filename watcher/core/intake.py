@@ -5,6 +5,9 @@ Rules of this file:
   does not exist; a path that a listing lacks is gone, unless it was seen after that listing began, or lies in
   a folder that could not be read.
 - While the inbox itself is away nothing in it is gone.
+- Only so many files are looked at, hashed or in line at one time; the others wait in the backlog, where they
+  cost little. What belongs to a file that is followed (its mask, its picture, their rivals) never waits
+  there, for a job that is ready could wait for it.
 - Everything that may change what a picture needs is told through `take_touched`; what to do about it is the
   business of `matching`.
 """
@@ -12,11 +15,13 @@ Rules of this file:
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import TYPE_CHECKING, Final
 
+from watcher.core.backlog import Backlog, Sighting
 from watcher.core.commands import ForgetFile, HashFile, Log, ObserveFile, RescanInbox, SaveFile
-from watcher.core.events import SavedFile
-from watcher.core.job import Identity, JobClock
+from watcher.core.events import Hint, SavedFile
+from watcher.core.facts import KnownFile, PictureFacts
 from watcher.core.pairing import Pairing, Recipes
 from watcher.core.settle import NS_PER_S, SettleTracker
 
@@ -35,27 +40,14 @@ if TYPE_CHECKING:
         Instant,
         RescanWanted,
     )
-    from watcher.core.job import Fingerprint, Job
-    from watcher.core.policy import ArrivalPolicy, Recipe
+    from watcher.core.job import Fingerprint
+    from watcher.core.policy import ArrivalPolicy
 
 _NEVER_SEEN: Final = -1
 _MAX_TROUBLE_FACTOR: Final = 60
 """Looks at a file that cannot be read back off to this many quiet periods; a change of it is seen before."""
 _HOPELESS_TRIES: Final = 3
 """After so many failed readings nobody waits for the file any more; it is still looked at."""
-
-
-@dataclass(frozen=True, slots=True)
-class KnownFile:
-    """A settled file. `sha256` is None while it is being hashed."""
-
-    fingerprint: Fingerprint
-    observed_ns: int
-    settled_ns: int
-    hashed_ns: int = 0
-    sha256: str | None = None
-    restored: bool = False
-    """Known from the journal: it did not arrive in the life of this process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,71 +59,41 @@ class _Trouble:
     tries: int
 
 
-@dataclass(frozen=True, slots=True)
-class PictureFacts:
-    """What is known of a picture and its mask, both complete and hashed."""
-
-    path: str
-    picture: KnownFile
-    picture_sha256: str
-    mask_path: str | None
-    mask: KnownFile | None
-    recipe: Recipe
-
-    @property
-    def mask_sha256(self) -> str | None:
-        """The hash of the mask's bytes, if there is a mask."""
-        return self.mask.sha256 if self.mask is not None else None
-
-    @property
-    def identity(self) -> Identity:
-        """The identity of the job that these files need."""
-        return Identity(self.picture_sha256, self.mask_sha256, self.recipe.name)
-
-    @property
-    def hashed_ns(self) -> tuple[int, int]:
-        """When picture and mask were hashed: it changes when the files come again."""
-        return self.picture.hashed_ns, self.mask.hashed_ns if self.mask is not None else 0
-
-    @property
-    def last(self) -> KnownFile:
-        """The file that was observed last: the time chain starts with it."""
-        if self.mask is not None and self.mask.observed_ns > self.picture.observed_ns:
-            return self.mask
-        return self.picture
-
-    def clock(self, ready_ns: int) -> JobClock:
-        """The clock of a job on these files that is ready at this instant."""
-        last = self.last
-        return JobClock(last.observed_ns, last.settled_ns, last.hashed_ns, ready_ns=ready_ns)
-
-    def carried_by(self, job: Job) -> Job:
-        """Return the job with these files as its own."""
-        return replace(
-            job,
-            fingerprint=self.picture.fingerprint,
-            mask=self.mask_path,
-            mask_fingerprint=self.mask.fingerprint if self.mask is not None else None,
-        )
-
-
 class Intake:
     """Turns looks at files into pictures that are ready to be worked on."""
 
-    def __init__(self, policy: ArrivalPolicy, recipes: Recipes, emit: Callable[[Command], None]) -> None:
+    def __init__(
+        self,
+        policy: ArrivalPolicy,
+        recipes: Recipes,
+        emit: Callable[[Command], None],
+        in_line: Callable[[], int],
+        window: int,
+    ) -> None:
+        """Know nothing yet.
+
+        Args:
+            policy: when a file is complete, how often the inbox is listed.
+            recipes: who serves which picture.
+            emit: gives a command away.
+            in_line: how many jobs wait to be served or published.
+            window: how many files are looked at, hashed or in line at one time.
+        """
         self._policy = policy
         self._recipes = recipes
         self._emit = emit
+        self._in_line = in_line
+        self._window = window
+        self._backlog = Backlog()
         self._tracker = SettleTracker(policy)
         self._pairing = Pairing(recipes)
         self._files: dict[str, KnownFile] = {}
         self._saved: dict[str, SavedFile] = {}
+        """What the journal remembers of paths that have no known hash at the moment."""
         self._touched: dict[str, None] = {}
+        self._awaited: dict[str, set[str]] = {}
+        """Paths that are looked at once more, and the pictures that are resolved after the answer."""
         self._hashing = 0
-        self._asked: set[str] = set()
-        """Paths that the last listing gave and that were not looked at yet."""
-        self._mute: set[str] = set()
-        """Paths of which an earlier question was not answered: nobody waits for them."""
         self._told_ns = 0
         self._orphans: dict[str, tuple[int, bool]] = {}
         self._troubled: dict[str, _Trouble] = {}
@@ -154,7 +116,7 @@ class Intake:
 
     def is_present(self, path: str) -> bool:
         """A file is at this path, complete or not, or was listed there."""
-        return self._is_followed(path) or path in self._asked or path in self._mute
+        return path in self._pairing.present
 
     def is_gone(self, path: str) -> bool:
         """Nothing is at this path, and that is certain: the inbox is there, and its folder was listed."""
@@ -193,8 +155,29 @@ class Intake:
     @property
     def is_settled(self) -> bool:
         """Nothing is on its way: what was listed is complete and hashed."""
-        quiet = not self._scan_running and not self._asked
+        quiet = not self._scan_running and not self._backlog.asked and not self._backlog.waiting
         return self.listed and quiet and self._hashing == 0 and self._tracker.growing == 0
+
+    def look_first(self, paths: Iterable[str], then: str) -> None:
+        """Look at these paths once more, and have a picture resolved after the answers."""
+        for path in paths:
+            if path not in self._awaited:
+                self._emit(ObserveFile(path))
+            self._awaited.setdefault(path, set()).add(then)
+
+    def is_looked_for(self, then: str) -> bool:
+        """Some answer for the sake of this picture is still to come."""
+        return any(then in waiting for waiting in self._awaited.values())
+
+    @property
+    def is_asking(self) -> bool:
+        """Some answer is still to come."""
+        return bool(self._awaited)
+
+    @property
+    def is_full(self) -> bool:
+        """As much is at hand as there may be: what is left waits until some of it is served."""
+        return self._room() <= 0
 
     @property
     def troubles(self) -> dict[str, str]:
@@ -204,7 +187,7 @@ class Intake:
     @property
     def waiting(self) -> int:
         """How many files are not complete or not hashed yet."""
-        return len(self._tracker) + self._hashing + sum(1 for p in self._asked if not self._is_followed(p))
+        return self._backlog.waiting + self._backlog.asked + len(self._tracker) + self._hashing
 
     @property
     def known(self) -> int:
@@ -219,21 +202,46 @@ class Intake:
 
     def observed(self, seen: FileObserved, now: Instant) -> None:
         """A file was looked at."""
-        self._answered(seen.path)
+        if seen.hint is Hint.CHECKED:
+            self._looked_at(seen.path)
         known = self._files.get(seen.path)
         if known is not None:
             if known.fingerprint == seen.fingerprint:
+                self._backlog.answered(seen.path)
                 return
             self._drop_known(seen.path)
-        elif seen.path not in self._tracker and self._restore_file(seen.path, seen.fingerprint, now):
+        elif seen.path not in self._tracker and (
+            self._restore_file(seen.path, seen.fingerprint, now) or self._may_wait(seen, now)
+        ):
             return
-        if not self._is_followed(seen.path):
-            self._appear(seen.path, now, told=False)
+        self._follow(replace(seen, first_seen_ns=self._first_seen_ns(seen)), now)
+
+    def _may_wait(self, seen: FileObserved, now: Instant) -> bool:
+        """A file that nobody asked for is told of while enough is at hand: it waits."""
+        if seen.hint is Hint.CHECKED or self._backlog.is_asked(seen.path):
+            return False
+        relatives = self._appear(seen.path, now, told=False)
+        if not self._backlog.waits(seen.path) and (self._room() > 0 or self._are_followed(relatives)):
+            return False
+        self._backlog.arrived(seen.path, Sighting(seen.fingerprint, seen.observed_ns))
+        return True
+
+    def _first_seen_ns(self, seen: FileObserved) -> int:
+        """When this fingerprint was first seen; the path does not wait any more."""
+        sighting = self._backlog.answered(seen.path)
+        if sighting is None or sighting.fingerprint != seen.fingerprint:
+            return seen.observed_ns
+        return min(sighting.seen_ns, seen.observed_ns)
+
+    def _follow(self, seen: FileObserved, now: Instant) -> None:
+        self._appear(seen.path, now, told=False)
         if seen.fingerprint.size_bytes == 0:
             self.touch(seen.path)
         settled = self._tracker.observe(seen, now)
         if settled is not None:
-            self._files[seen.path] = KnownFile(settled.fingerprint, settled.observed_ns, settled.settled_ns)
+            self._files[seen.path] = KnownFile(
+                settled.fingerprint, settled.observed_ns, settled.settled_ns, settled.backlog_ns
+            )
             self._hashing += 1
             self._emit(HashFile(seen.path, settled.fingerprint))
             self._log("debug", "file.settled", path=seen.path)
@@ -244,12 +252,22 @@ class Intake:
         if known is None or known.fingerprint != event.fingerprint or known.sha256 is not None:
             return
         self._hashing -= 1
-        self._files[event.path] = replace(known, sha256=event.sha256, hashed_ns=event.finished_ns)
+        self._files[event.path] = replace(
+            known,
+            sha256=event.sha256,
+            hashed_ns=event.finished_ns,
+            restored=self._is_saved(event),
+        )
         self._troubled.pop(event.path, None)
-        saved = SavedFile(event.path, event.fingerprint, event.sha256)
-        self._saved[event.path] = saved
-        self._emit(SaveFile(saved))
+        self._saved.pop(event.path, None)
+        self._emit(SaveFile(SavedFile(event.path, event.fingerprint, event.sha256)))
         self._touch(event.path)
+
+    def _is_saved(self, event: FileHashed) -> bool:
+        """The file is the one that the journal remembers: only its names or permissions were changed."""
+        saved = self._saved.get(event.path)
+        is_same_file = saved is not None and saved.fingerprint.is_same_file_as(event.fingerprint)
+        return is_same_file and saved is not None and saved.sha256 == event.sha256
 
     def unreadable(self, event: FileUnreadable, now: Instant) -> None:
         """Reading failed: an existing path is never forgotten, it is looked at again."""
@@ -282,9 +300,10 @@ class Intake:
 
     def vanished(self, event: FileVanished, now: Instant) -> None:
         """Nothing is at the path any more."""
+        self._looked_at(event.path)
         if not self.is_present(event.path):
             return
-        self._answered(event.path)
+        self._backlog.answered(event.path)
         if self.lost is not None:
             known = self._files.get(event.path)
             if known is not None and known.sha256 is None:  # its hashing has ended: try again later
@@ -301,19 +320,11 @@ class Intake:
         if self.lost is not None:
             return
         self._unreadable = event.unreadable
-        self._mute |= self._asked
-        self._mute &= event.files.keys()
-        self._asked.clear()
-        for path, fingerprint in event.files.items():
-            self._compare(path, fingerprint, now)
-        absent = [
-            path
-            for path in dict.fromkeys((*self._files, *self._tracker.paths(), *self._saved))
-            if path not in event.files
-            and self._seen_ns(path) < event.started_ns
-            and not _lies_in(path, event.unreadable)
-        ]
-        for path in absent:
+        self._backlog.mute_the_asked()
+        new = [item for item in event.files.items() if not self._is_unchanged(*item, now)]
+        for path, fingerprint in sorted(new, key=_changed_ns):  # the one that has waited longest first
+            self._found(path, Sighting(fingerprint, event.finished_ns), now)
+        for path in self._absent_from(event):
             self._remove(path, now)
         self.listed = True
         cost_ns = event.finished_ns - event.started_ns
@@ -330,14 +341,14 @@ class Intake:
         if self.lost is None:
             self._log("error", "inbox.lost", reason=event.reason)
         self.lost = event.reason
-        self._asked.clear()
-        self._mute.clear()
+        self._backlog.forget_questions()  # what is there when it is back is asked about again
         self.listed = False
         self._scan_running = False
 
     def inbox_found(self, event: InboxFound) -> None:
         """The inbox is there and watched; its adapter lists it next."""
-        self._log("info", "inbox.found", mode=event.mode)
+        self._log("info", "inbox.found", mode=event.mode, network=event.network)
+        self._tracker.watch_network(network=event.network)
         self.lost = None
         self._scan_running = True
 
@@ -352,6 +363,13 @@ class Intake:
         if self._scan_due_ns() is not None and self.lost is None:
             self._scan_if_due(now)
 
+    def admit(self) -> None:
+        """Look at as many of the files that wait as there is room for."""
+        if self.lost is not None or not self.listed:
+            return
+        while self._backlog.waiting and self._room() > 0:
+            self._admit(self._backlog.first())
+
     def next_due_ns(self) -> int | None:
         """The instant of the next timer."""
         times = [self._tracker.next_due_ns(), self._scan_due_ns()]
@@ -359,56 +377,99 @@ class Intake:
 
     # --- details ---
 
-    def _compare(self, path: str, fingerprint: Fingerprint, now: Instant) -> None:
+    def _is_unchanged(self, path: str, fingerprint: Fingerprint, now: Instant) -> bool:
+        """A listing shows nothing new at this path."""
         known = self._files.get(path)
         if known is not None:
-            unchanged = known.fingerprint == fingerprint
-        elif path in self._tracker:
+            return known.fingerprint == fingerprint
+        if self._backlog.waits(path):
+            sighting = self._backlog.sighting(path)
+            return sighting is not None and sighting.fingerprint == fingerprint
+        if path in self._tracker:
             # A look that was planned may have gone unanswered while the inbox was away.
-            unchanged = self._tracker.fingerprint(path) == fingerprint and self._tracker.is_planned(path)
-        else:
-            unchanged = self._restore_file(path, fingerprint, now)
-        if not unchanged:
-            if path not in self._mute:
-                self._asked.add(path)
+            return self._tracker.fingerprint(path) == fingerprint and self._tracker.is_planned(path)
+        return self._restore_file(path, fingerprint, now)
+
+    def _found(self, path: str, sighting: Sighting, now: Instant) -> None:
+        """A listing shows something new at this path: it is looked at, now or when there is room."""
+        if self._backlog.is_mute(path):
             self._emit(ObserveFile(path))
+            return
+        relatives = self._appear(path, now, told=False)
+        self._backlog.found(path, sighting)
+        if path in self._tracker or self._are_followed(relatives):
+            self._admit(path)
+
+    def _absent_from(self, event: InboxListed) -> list[str]:
+        """The paths at which nothing is any more."""
+        missing = (path for path in chain(self._pairing.present, self._saved) if path not in event.files)
+        return [
+            path
+            for path in dict.fromkeys(missing)
+            if self._seen_ns(path) < event.started_ns and not _lies_in(path, event.unreadable)
+        ]
+
+    def _room(self) -> int:
+        """How many more files may be looked at."""
+        growing = min(len(self._tracker), self._window // 2)  # these may take for ever
+        return self._window - self._backlog.asked - self._hashing - growing - self._in_line()
+
+    def _admit(self, path: str) -> None:
+        """Look at a file that waits, and at all that it belongs together with."""
+        together = [path]
+        while together:
+            path = together.pop()
+            if self._backlog.ask(path):
+                self._emit(ObserveFile(path))
+                together.extend(self._relatives(path))
+
+    def _are_followed(self, paths: Iterable[str]) -> bool:
+        return any(self._is_followed(path) or self._backlog.is_asked(path) for path in paths)
 
     def _restore_file(self, path: str, fingerprint: Fingerprint, now: Instant) -> bool:
         saved = self._saved.get(path)
         if saved is None or saved.fingerprint != fingerprint:
             return False
+        del self._saved[path]
         self._appear(path, now, told=True)
-        self._answered(path)
+        self._backlog.answered(path)
+        now_ns = now.mono_ns
         self._files[path] = KnownFile(
-            fingerprint, now.mono_ns, now.mono_ns, now.mono_ns, saved.sha256, restored=True
+            saved.fingerprint, now_ns, now_ns, hashed_ns=now_ns, sha256=saved.sha256, restored=True
         )
         self._touch(path)
         return True
 
+    def _looked_at(self, path: str) -> None:
+        self._touched.update(dict.fromkeys(self._awaited.pop(path, ())))
+
     def _is_followed(self, path: str) -> bool:
         return path in self._files or path in self._tracker
 
-    def _answered(self, path: str) -> None:
-        self._asked.discard(path)
-        self._mute.discard(path)
-
-    def _appear(self, path: str, now: Instant, *, told: bool) -> None:
-        for mask in self._pairing.masks_touching(path):
-            self._orphans.pop(mask, None)
-        self._pairing.add(path)
-        if self._is_orphan(path):
-            self._orphans[path] = (now.mono_ns, told)
-        self._touch_relatives(path)
+    def _appear(self, path: str, now: Instant, *, told: bool) -> tuple[str, ...]:
+        """A file of this name is there; returns its relatives."""
+        is_new = path not in self._pairing.present
+        if is_new:
+            self._pairing.add(path)
+        relatives = self._relatives(path)
+        if is_new:
+            for relative in relatives:
+                self._orphans.pop(relative, None)
+            if self._is_orphan(path):
+                self._orphans[path] = (now.mono_ns, told)
+        self._touched.update(dict.fromkeys(relatives))
+        return relatives
 
     def _remove(self, path: str, now: Instant) -> None:
         relatives = self._relatives(path)
         if path in self._files:
             self._drop_known(path)
         self._tracker.forget(path)
+        self._looked_at(path)
         self._pairing.remove(path)
         self._orphans.pop(path, None)
         self._troubled.pop(path, None)
-        self._answered(path)
+        self._backlog.answered(path)
         if self._saved.pop(path, None) is not None:
             self._emit(ForgetFile(path))
         for mask in self._pairing.masks_touching(path):
@@ -421,8 +482,11 @@ class Intake:
         return not self._pairing.is_picture(path) and not self._pairing.owners(path)
 
     def _drop_known(self, path: str) -> None:
-        if self._files.pop(path).sha256 is None:
+        known = self._files.pop(path)
+        if known.sha256 is None:
             self._hashing -= 1
+        else:
+            self._saved[path] = SavedFile(path, known.fingerprint, known.sha256)
 
     def touch(self, path: str) -> None:
         """Have this picture resolved once more."""
@@ -446,7 +510,10 @@ class Intake:
         known = self._files.get(path)
         if known is not None:
             return known.observed_ns
-        return self._tracker.observed_ns(path) if path in self._tracker else _NEVER_SEEN
+        if path in self._tracker:
+            return self._tracker.observed_ns(path)
+        sighting = self._backlog.sighting(path)
+        return sighting.seen_ns if sighting is not None else _NEVER_SEEN
 
     def _tell_empties(self, now: Instant) -> None:
         for path in self._tracker.take_stale_empties(now):
@@ -479,6 +546,10 @@ class Intake:
 
     def _log(self, level: LogLevel, event: str, **fields: str | float) -> None:
         self._emit(Log(level, event, dict(fields)))
+
+
+def _changed_ns(item: tuple[str, Fingerprint]) -> int:
+    return item[1].ctime_ns
 
 
 def _lies_in(path: str, folders: tuple[str, ...]) -> bool:

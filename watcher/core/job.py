@@ -159,6 +159,10 @@ class Fingerprint:
     mtime_ns: int
     ctime_ns: int
 
+    def is_same_file_as(self, other: Fingerprint) -> bool:
+        """Whether only its names, links or permissions have changed; for files whose bytes are the same."""
+        return replace(self, ctime_ns=0) == replace(other, ctime_ns=0)
+
 
 @dataclass(frozen=True, slots=True)
 class Identity:
@@ -190,6 +194,8 @@ class JobClock:
     dispatched_ns: int = 0
     queued_ns: int = 0
     lost_ns: int = 0
+    backlog_ns: int = 0
+    """Of the time between the first two instants: how long nobody looked, since enough else was at hand."""
     resumed: bool = False
     """The job is older than this process: its chain begins with this process's first look."""
 

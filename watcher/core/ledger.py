@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from watcher.core.events import Instant
-    from watcher.core.intake import PictureFacts
+    from watcher.core.facts import PictureFacts
     from watcher.core.job import JsonObject, JsonValue
     from watcher.core.pairing import Recipes
     from watcher.core.policy import Policy

@@ -78,7 +78,8 @@ class Losses:
         )
         if self._drain.is_asked_for:
             return  # the next start finishes them
-        verdicts = self._blame(flight)
+        # One that hangs before it has read its batch does so for reasons of its own.
+        verdicts = self._blame(flight) if flight.started else unblamed(self._ledger.jobs.among(flight.jobs))
         flight.jobs.clear()
         self._carry_out(verdicts, "it stood still, and could not be killed", now)
 

@@ -17,12 +17,14 @@ from watcher.core import commands as c
 from watcher.core.job import Cause, JobClock, JobState
 from watcher.core.notes import retry_remedy
 from watcher.core.pairing import is_mask_name
+from watcher.core.restored import Restored
 
 if TYPE_CHECKING:
     from watcher.core import events as e
     from watcher.core.duplicates import Duplicates
+    from watcher.core.facts import PictureFacts
     from watcher.core.growing import GrowingFiles
-    from watcher.core.intake import Intake, PictureFacts
+    from watcher.core.intake import Intake
     from watcher.core.job import Identity, Job
     from watcher.core.ledger import Ledger
     from watcher.core.publication import Publication
@@ -51,11 +53,31 @@ class Matching:
         """Answers that the journal still owes."""
         self._retries: dict[str, Job] = {}
         """Jobs that a person wants again, by path, until it is known what lies there."""
+        self._looked_first: dict[str, tuple[int, int]] = {}
+        """Pictures for whose sake the originals were looked at, and when they themselves were hashed."""
+        self._doubtful: dict[str, None] = {}
+        """Pictures that were told to be gone while that was not certain: the next listing tells."""
+        self._restored = Restored()
+        self._clock: JobClock | None = None
+        """Of the held job that was confirmed last: after a start they all have the same."""
 
     @property
     def has_questions(self) -> bool:
-        """The journal still owes an answer."""
-        return self._questions > 0
+        """The journal still owes an answer, or is still to be asked."""
+        return self._questions > 0 or len(self._restored) > 0 or self._intake.is_asking
+
+    def due_ns(self) -> int | None:
+        """When something is to be done about pictures of an earlier life."""
+        return self._restored.due_ns()
+
+    def fire_timers(self, now: e.Instant) -> None:
+        """See to a few of the pictures that an earlier life of the service knew."""
+        for path in self._restored.take_due(now):
+            facts, job = self._intake.facts(path), self._ledger.jobs.at(path)
+            if job is not None and job.state is JobState.HELD:
+                self._ledger.write_held_note(job)  # a crash may have kept it from the disk
+            elif facts is not None and job is None and not self._served.covers(facts, facts.identity):
+                self._ask_journal(path, facts.identity)
 
     # --- a picture was touched -----------------------------------------------------------------------------
 
@@ -64,8 +86,9 @@ class Matching:
         for job in self._ledger.jobs:
             if self._publication.is_untouched(job) and self._intake.is_gone(job.source):
                 self._end_gone(job, now)
-        for path in self._retries:
+        for path in (*self._retries, *self._doubtful):
             self._intake.touch(path)
+        self._doubtful.clear()
 
     def resolve(self, path: str, now: e.Instant) -> None:
         """Something about this picture changed: does it need a job, another job, or none?"""
@@ -75,6 +98,8 @@ class Matching:
         job = self._ledger.jobs.at(path)
         if job is not None and not self._publication.is_untouched(job):
             return  # its end is followed by another look
+        if job is not None:
+            self._line_up(job, can_go=facts is not None)
         if not self._intake.is_present(path):
             self._picture_left(path, job, now)
         elif not self._intake.serves(path):
@@ -84,21 +109,35 @@ class Matching:
         elif self._intake.is_empty(path):
             self._supersede(job, "the picture was emptied before it was served", now)
 
+    def _line_up(self, job: Job, *, can_go: bool) -> None:
+        """A job whose mask is being written cannot go on: it holds up neither the line nor its copies."""
+        if can_go:
+            self._ledger.jobs.back_in_line(job.id)
+        else:
+            self._ledger.jobs.set_aside(job.id)
+            self._duplicates.dissolve(job.id)
+
     def _picture_left(self, path: str, job: Job | None, now: e.Instant) -> None:
         if not self._intake.is_gone(path):
+            self._doubtful[path] = None
             return
         if job is not None:
             self._end_gone(job, now)
         elif not is_mask_name(path):
             self._ledger.remove_note(path)
         self._served.forget(path)
+        self._looked_first.pop(path, None)
 
     def _resolve_complete(self, facts: PictureFacts, job: Job | None, now: e.Instant) -> None:
         identity = facts.identity
         if job is None:
-            if not self._served.covers(facts, identity):
+            if self._served.covers(facts, identity):
+                return
+            if facts.is_restored:
+                self._restored.add(facts.path)
+            else:
                 self._ask_journal(facts.path, identity)
-        elif job.identity.picture_sha256 != identity.picture_sha256:
+        elif job.identity.picture_sha256 != identity.picture_sha256 and not self._growing.waits(job.id):
             self._supersede(job, "the picture was changed before it was served", now)
         elif job.identity != identity:
             self._ask_journal(facts.path, identity)
@@ -108,10 +147,9 @@ class Matching:
     def _confirm(self, job: Job, facts: PictureFacts, now: e.Instant) -> None:
         """The job is what the inbox holds; after a restart its clock starts here."""
         moved_on = job.fingerprint != facts.picture.fingerprint
-        if job.state is JobState.HELD and job.clock is None:  # a crash may have kept its note from the disk
-            self._ledger.write_held_note(job)
-        clock = job.clock or replace(facts.clock(now.mono_ns), resumed=True)
-        job = facts.carried_by(replace(job, clock=clock))
+        if job.state is JobState.HELD and job.clock is None:
+            self._restored.add(facts.path)
+        job = facts.carried_by(replace(job, clock=job.clock or self._resumed_clock(facts, now)))
         self._ledger.keep(job)
         if job.state is not JobState.WAITING:
             return
@@ -120,6 +158,12 @@ class Matching:
                 self._ask_journal(job.source, job.identity)
         elif moved_on or not self._growing.waits(job.id):
             self._begin(job, facts, now)
+
+    def _resumed_clock(self, facts: PictureFacts, now: e.Instant) -> JobClock:
+        clock = replace(facts.clock(now.mono_ns), resumed=True)
+        if clock != self._clock:
+            self._clock = clock
+        return self._clock
 
     def _begin(self, job: Job, facts: PictureFacts, now: e.Instant) -> None:
         primary = self._ledger.jobs.primary(job.identity)
@@ -194,10 +238,23 @@ class Matching:
             return
         best = [job for job in answered if job.has_result] or answered
         moved = [job for job in best if not self._intake.may_hold(job.source, facts.picture_sha256)]
-        if moved:
+        if moved and not _was_taken_away(moved[0], current):
             self._rename(facts, [job for job in answered if job.source == moved[0].source], current, now)
-        else:
+        elif self._were_looked_at({job.source for job in best}, facts):
             self._duplicates.answer_like(best[-1], facts, current, now)
+
+    def _were_looked_at(self, originals: set[str], facts: PictureFacts) -> bool:
+        """Word of a rename may come in halves: a picture is a copy only if its originals were seen there.
+
+        If they were not looked at yet, they are now, and this picture is resolved again.
+        """
+        if self._looked_first.get(facts.path) != facts.hashed_ns:
+            self._looked_first[facts.path] = facts.hashed_ns
+            self._intake.look_first(sorted(originals), facts.path)
+        if self._intake.is_looked_for(facts.path):
+            return False
+        del self._looked_first[facts.path]
+        return True
 
     def _answered_here(self, facts: PictureFacts, answer: Job, current: Job | None, now: e.Instant) -> None:
         self._needs_nothing(facts, answer, current, now)
@@ -280,10 +337,18 @@ class Matching:
         self._ledger.change(again, Cause.ARRIVED)
 
 
+def _was_taken_away(answer: Job, current: Job | None) -> bool:
+    """The service itself has disposed of that picture, and this one was met while it was there: no rename."""
+    after = answer.record.get("after") if answer.record is not None else None
+    return current is not None and current.duplicate_of is not None and after not in {None, "keep"}
+
+
 def _served_with_mask(job: Job, facts: PictureFacts) -> bool:
     """This job served this very file while its mask was there."""
     is_result_here = (
-        job.source == facts.path and job.fingerprint == facts.picture.fingerprint and job.has_result
+        job.source == facts.path
+        and job.fingerprint.is_same_file_as(facts.picture.fingerprint)
+        and job.has_result
     )
     return is_result_here and facts.identity.lacks_only_mask_of(job.identity)
 

@@ -88,11 +88,13 @@ _IGNORED_EXACTLY: Final = frozenset(
         "recycler",
         "recycled",
         "system volume information",
+        "dfsrprivate",  # of its file replication
         # macOS (most of its litter begins with a dot)
         "icon\r",
         "__macosx",
         "network trash folder",
         "temporary items",
+        "thevolumesettingsfolder",
         # Linux
         "lost+found",
         # Synology, QNAP and other boxes: thumbnails, recycle bins, snapshots
@@ -119,22 +121,36 @@ _IGNORED_SUFFIXES: Final = (
     ".kate-swp",
     ".lock",
     ".lck",
-    # browsers and downloaders; Safari's and Firefox' `.download` is a folder with the picture in it
+    "_exiftool_tmp",
+    # browsers and downloaders; Safari's `.download` is a folder with the picture in it
     ".part",
-    ".partial",  # also rclone
+    ".partial",  # also rclone, and OneDrive on Linux
     ".crdownload",
     ".download",
     ".opdownload",
+    ".fdmdownload",
+    ".downloading",
+    ".dtapart",
     ".filepart",
     ".incomplete",
     ".aria2",
     ".ytdl",
+    ".td",
+    ".xltd",
     ".!ut",
     ".!qb",
     ".!bt",
+    ".bc!",
+    ".az!",
     # sync clients
     ".!sync",
+    ".syncpart",
+    ".synctemp",
+    ".syncold",
     ".bts",
+    ".ffs_tmp",
+    ".ffs_lock",
+    ".ffs_db",
     ".mega",
     ".icloud",
     ".nextcloud",
@@ -144,7 +160,6 @@ _IGNORED_SUFFIXES: Final = (
     ".uploading",
     ".drivedownload",
     ".driveupload",
-    ".gdownload",
     ".~tmp~",
     # Synology's extended attributes
     "@synoeastream",
@@ -157,7 +172,8 @@ _IGNORED_PATTERNS: Final = re.compile(
     | ~syncthing~.*
     | \#.*\#                            # Emacs' auto-save
     | .*\.octransferid[0-9a-f]+.*       # Nextcloud, ownCloud
-    | .*\.sb-[0-9a-f]{8}-[a-z0-9]{6}    # macOS' safe save
+    | .*\.sb-[0-9a-f]{8}-[a-z0-9]{6}    # macOS' safe save, and the folder that it saves in
+    | \(a\ document\ being\ saved\ by\ .*\)
     | .*\.~[0-9a-f]{1,8}                # older chunks of Nextcloud
     """,
     re.DOTALL | re.VERBOSE,

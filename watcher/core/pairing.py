@@ -16,6 +16,7 @@ from watcher.core.globs import compile_glob
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from collections.abc import Set as AbstractSet
     from re import Pattern
 
     from watcher.core.policy import Recipe
@@ -39,6 +40,11 @@ def stem_of(name: str) -> str:
 
 def _join(folder: str, name: str) -> str:
     return f"{folder}/{name}" if folder else name
+
+
+def _stem_key(path: str) -> str:
+    folder, name = split(path)
+    return _join(folder, stem_of(name))
 
 
 def mask_names(picture: str) -> tuple[str, str, str, str]:
@@ -97,25 +103,34 @@ class Pairing:
     def __init__(self, recipes: Recipes) -> None:
         self._recipes = recipes
         self._present: set[str] = set()
-        self._by_stem: dict[tuple[str, str], set[str]] = {}
+        # One string where one picture has the stem, as nearly all do: sets would be most of the memory.
+        self._by_stem: dict[str, str | frozenset[str]] = {}
+
+    @property
+    def present(self) -> AbstractSet[str]:
+        """Every name that is there, to read."""
+        return self._present
 
     def add(self, path: str) -> None:
         """A file of this name is there, complete or not."""
         self._present.add(path)
         if self._may_be_picture(path):
-            folder, name = split(path)
-            self._by_stem.setdefault((folder, stem_of(name)), set()).add(path)
+            key = _stem_key(path)
+            same_stem = self._by_stem.get(key)
+            alone = same_stem is None or same_stem == path
+            self._by_stem[key] = path if alone else self._with_stem(key) | {path}
 
     def remove(self, path: str) -> None:
         """No file of this name is there."""
         self._present.discard(path)
-        folder, name = split(path)
-        key = (folder, stem_of(name))
-        same_stem = self._by_stem.get(key)
-        if same_stem is not None:
-            same_stem.discard(path)
-            if not same_stem:
-                del self._by_stem[key]
+        key = _stem_key(path)
+        left = self._with_stem(key) - {path}
+        if len(left) > 1:
+            self._by_stem[key] = left
+        elif left:
+            (self._by_stem[key],) = left
+        else:
+            self._by_stem.pop(key, None)
 
     def is_picture(self, path: str) -> bool:
         """True if a file of this name is to be served as a picture."""
@@ -141,7 +156,7 @@ class Pairing:
         exact = _join(folder, stem)
         if mask.endswith(_FULL_NAME_SUFFIX) and exact in self._present:
             candidates.add(exact)
-        candidates |= self._by_stem.get((folder, stem), set())
+        candidates |= self._with_stem(_join(folder, stem))
         candidates.discard(mask)
         return tuple(sorted(candidates))
 
@@ -150,8 +165,11 @@ class Pairing:
         return tuple(name for name in mask_names(picture) if name in self._present and name != picture)
 
     def _alone_with_stem(self, picture: str) -> bool:
-        folder, name = split(picture)
-        return len(self._by_stem.get((folder, stem_of(name)), {picture})) <= 1
+        return len(self._with_stem(_stem_key(picture))) <= 1
+
+    def _with_stem(self, key: str) -> frozenset[str]:
+        found = self._by_stem.get(key, frozenset())
+        return frozenset((found,)) if isinstance(found, str) else found
 
     def _may_be_picture(self, path: str) -> bool:
         if not is_mask_name(path):

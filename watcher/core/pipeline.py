@@ -59,7 +59,13 @@ class Pipeline:
         self._drain = drain = Drain(policy.worker)
         self._lanes = lanes = Lanes(policy, jitter)
         self._ledger = ledger = Ledger(policy, recipes)
-        self._intake = intake = Intake(policy.arrivals, recipes, ledger.emit)
+        self._intake = intake = Intake(
+            policy.arrivals,
+            recipes,
+            ledger.emit,
+            in_line=lambda: ledger.jobs.in_line,
+            window=policy.arrivals.window_once if policy.once else policy.arrivals.window,
+        )
         self._returns = returns = Returns(intake, ledger, served)
         self._growing = growing = GrowingFiles(policy.arrivals, intake, ledger, returns)
         self._publication = publication = Publication(policy, ledger, returns, backpressure, drain)
@@ -88,6 +94,7 @@ class Pipeline:
             self._lanes.next_deadline_ns(),
             self._publication.due_ns(),
             self._growing.due_ns(),
+            self._matching.due_ns(),
             self._drain.due_ns(),
             None if self._drain.is_asked_for else self._dispatching.due_ns(self._now_ns),
         )
@@ -242,12 +249,14 @@ class Pipeline:
                 self._matching.resolve(path, now)
         if not self._drain.is_asked_for:
             self._dispatching.dispatch(now)
+            self._intake.admit()
 
     def _fire_timers(self, now: e.Instant) -> None:
         self._intake.fire_timers(now)
         self._losses.fire_timers(now)
         self._publication.fire_timers(now)
         self._growing.fire_timers(now)
+        self._matching.fire_timers(now)
         if self._drain.fire_timers(now.mono_ns):
             self._losses.kill_all("the service stops", now)
 

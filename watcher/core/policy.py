@@ -16,6 +16,8 @@ class ArrivalPolicy:
 
     quiet_s: float = 1.0
     """How long a fingerprint must stay the same where nothing better proves that the writer is done."""
+    network_quiet_factor: float = 3.0
+    """So much longer on a network file system, where a writer's pauses are the network's too."""
     rescan_s: float = 30.0
     rescan_share: float = 0.05
     """A listing that is dear is made rarer, so that listing takes at most this share of the time."""
@@ -25,6 +27,11 @@ class ArrivalPolicy:
     """A file of 0 bytes is told of once after this time."""
     orphan_notice_s: float = 60.0
     """A mask without a picture is told of once after this time."""
+    window: int = 64
+    """So many files are looked at, hashed or in line at one time, the others wait in the backlog. Enough to
+    keep a worker busy while the next are hashed (four full batches); a new arrival waits for these only."""
+    window_once: int = 2048
+    """As `window` with `once`, where a process serves all that is at hand: its start is to be paid rarely."""
     young_s: float = 60.0
     """A file without an end is waited for until its last change is this long ago; then it has failed."""
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from watcher.core.intake import PictureFacts
+    from watcher.core.facts import PictureFacts
     from watcher.core.job import Fingerprint, Identity, Job
 
 
@@ -35,8 +35,14 @@ class ServedPictures:
     def note(self, job: Job, facts: PictureFacts | None) -> None:
         """This final job answers for the picture; without facts the files are not complete at the moment."""
         hashed_ns = facts.hashed_ns if facts is not None else (0, 0)
-        path = facts.path if facts is not None else job.source
-        self._served[path] = _Served(job.identity, job.fingerprint, hashed_ns, job.has_result)
+        path, identity, fingerprint = job.source, job.identity, job.fingerprint
+        if facts is not None:  # the same objects where they are equal: there are many of them
+            path = facts.path
+            identity = facts.identity if facts.identity == identity else identity
+            fingerprint = (
+                facts.picture.fingerprint if facts.picture.fingerprint == fingerprint else fingerprint
+            )
+        self._served[path] = _Served(identity, fingerprint, hashed_ns, job.has_result)
 
     def covers(self, facts: PictureFacts, identity: Identity) -> bool:
         """This very arrival was answered; or it was served with a mask, and only its mask has gone since."""
@@ -45,9 +51,8 @@ class ServedPictures:
             return False
         if last.identity == identity:
             return last.hashed_ns == facts.hashed_ns
-        only_unmasked = last.fingerprint == facts.picture.fingerprint and identity.lacks_only_mask_of(
-            last.identity
-        )
+        is_same_file = last.fingerprint.is_same_file_as(facts.picture.fingerprint)
+        only_unmasked = is_same_file and identity.lacks_only_mask_of(last.identity)
         return last.has_result and only_unmasked
 
     def forget(self, path: str) -> None:

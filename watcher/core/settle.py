@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Final
 from watcher.core.events import Hint, Writer
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from watcher.core.events import FileObserved, Instant
     from watcher.core.job import Fingerprint
     from watcher.core.policy import ArrivalPolicy
@@ -42,6 +44,8 @@ class Settled:
     observed_ns: int
     """When this final fingerprint was first seen: the start of the time chain."""
     settled_ns: int
+    backlog_ns: int = 0
+    """How much of the time between the two nobody looked at it, since enough else was at hand."""
 
 
 @dataclass(slots=True)
@@ -49,6 +53,7 @@ class _Pending:
     fingerprint: Fingerprint
     observed_ns: int
     changed_ns: int
+    backlog_ns: int = 0
     closes: int = 0
     longest_gap_ns: int = 0
     open_checks: int = 0
@@ -70,11 +75,16 @@ class SettleTracker:
 
     def __init__(self, policy: ArrivalPolicy) -> None:
         self._policy = policy
-        self._quiet_ns = round(policy.quiet_s * NS_PER_S)
-        self._memory_ns = _MEMORY_FACTOR * self._quiet_ns
+        self.watch_network(network=False)
         self._pending: dict[str, _Pending] = {}
         self._past: dict[str, _Past] = {}
         self._checks: list[tuple[int, str]] = []
+
+    def watch_network(self, *, network: bool) -> None:
+        """Say whether the inbox is on a network file system: writers there pause longer, and are not seen."""
+        factor = self._policy.network_quiet_factor if network else 1.0
+        self._quiet_ns = round(self._policy.quiet_s * factor * NS_PER_S)
+        self._memory_ns = _MEMORY_FACTOR * self._quiet_ns
 
     def __len__(self) -> int:
         return len(self._pending)
@@ -87,9 +97,9 @@ class SettleTracker:
         """How many files are on their way; an empty or unreadable one is not, until it changes."""
         return sum(1 for p in self._pending.values() if p.empty_since_ns is None and not p.hopeless)
 
-    def paths(self) -> tuple[str, ...]:
+    def __iter__(self) -> Iterator[str]:
         """The paths that are followed."""
-        return tuple(self._pending)
+        return iter(self._pending)
 
     def fingerprint(self, path: str) -> Fingerprint | None:
         """The last seen fingerprint of a followed path."""
@@ -121,7 +131,7 @@ class SettleTracker:
         if self._is_complete(pending, seen, now):
             self._remember(seen.path, pending)
             del self._pending[seen.path]
-            return Settled(seen.path, seen.fingerprint, pending.observed_ns, now.mono_ns)
+            return Settled(seen.path, seen.fingerprint, pending.observed_ns, now.mono_ns, pending.backlog_ns)
         self._schedule(seen.path, pending, seen.writer, now)
         return None
 
@@ -176,7 +186,9 @@ class SettleTracker:
             past = self._past.get(seen.path)
             if past is not None and seen.observed_ns - past.changed_ns > self._memory_ns:
                 past = None
-            pending = _Pending(seen.fingerprint, seen.observed_ns, seen.observed_ns)
+            first_seen_ns = seen.observed_ns if seen.first_seen_ns is None else seen.first_seen_ns
+            backlog_ns = seen.observed_ns - first_seen_ns
+            pending = _Pending(seen.fingerprint, first_seen_ns, first_seen_ns, backlog_ns)
             if past is not None:
                 pending.closes = past.closes
                 pending.longest_gap_ns = max(past.longest_gap_ns, seen.observed_ns - past.changed_ns)
@@ -187,6 +199,7 @@ class SettleTracker:
                 pending.longest_gap_ns = max(pending.longest_gap_ns, gap_ns)
             pending.fingerprint = seen.fingerprint
             pending.observed_ns = pending.changed_ns = seen.observed_ns
+            pending.backlog_ns = 0
             pending.open_checks = 0
             pending.hopeless = False
         if seen.hint is Hint.CLOSED and seen.fingerprint.size_bytes:
@@ -203,7 +216,7 @@ class SettleTracker:
             if seen.hint is Hint.CREATED and seen.links > 1:
                 return True  # a hard link is never closed by anyone
             age_s = now.wall_s - seen.fingerprint.ctime_ns / NS_PER_S
-            if age_s >= self._policy.quiet_s:
+            if age_s * NS_PER_S >= self._quiet_ns:
                 return True  # unchanged for longer than we would wait; a clock in the future fails this
         return now.mono_ns - pending.changed_ns >= self._quiet_period_ns(pending)
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from watcher.core.events import WorkReport
     from watcher.core.job import JobClock
 
-ARRIVAL_SEGMENTS: Final = ("settle", "identify", "pair", "queue", "lost_attempts")
+ARRIVAL_SEGMENTS: Final = ("backlog", "settle", "identify", "pair", "queue", "lost_attempts")
 START_SEGMENTS: Final = (
     "process_start",
     "import",
@@ -31,8 +31,8 @@ START_SEGMENTS: Final = (
 EXCHANGE_SEGMENTS: Final = ("ipc", "batch_wait")
 WORK_SEGMENTS: Final = ("read", "decode", "mask", "preprocess", "inference", "composite", "encode")
 SEGMENTS: Final = (*ARRIVAL_SEGMENTS, *START_SEGMENTS, *EXCHANGE_SEGMENTS, *WORK_SEGMENTS, "publish")
-"""In the order of time. `identify` (hashing) and `lost_attempts` (attempts whose worker died) are additions
-to the design's list, so that neither hides in `queue`."""
+"""In the order of time. Additions to the design's list, so that none hides in another: `backlog` (seen, and
+not looked at while enough else was at hand), `identify` (hashing), `lost_attempts` (whose worker died)."""
 
 
 _ROUNDING_MS: Final = 0.001 * len(SEGMENTS)
@@ -47,7 +47,8 @@ def empty_chain() -> dict[str, int]:
 def arrival_chain(clock: JobClock, ended_ns: int) -> dict[str, int]:
     """The chain of a job that no worker has reported on yet, up to `ended_ns`."""
     chain = empty_chain()
-    chain["settle"] = clock.settled_ns - clock.observed_ns
+    chain["backlog"] = clock.backlog_ns
+    chain["settle"] = clock.settled_ns - clock.observed_ns - clock.backlog_ns
     chain["identify"] = clock.hashed_ns - clock.settled_ns
     chain["lost_attempts"] = clock.lost_ns
     chain["queue"] = max(0, ended_ns - clock.hashed_ns - clock.lost_ns)
@@ -69,7 +70,8 @@ def work_chain(
         All segments but `publish` (0 here).
     """
     chain = empty_chain()
-    chain["settle"] = clock.settled_ns - clock.observed_ns
+    chain["backlog"] = clock.backlog_ns
+    chain["settle"] = clock.settled_ns - clock.observed_ns - clock.backlog_ns
     chain["identify"] = clock.hashed_ns - clock.settled_ns
     chain["queue"] = clock.queued_ns
     chain["lost_attempts"] = clock.lost_ns

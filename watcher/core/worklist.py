@@ -33,6 +33,9 @@ class Worklist:
         """All other ready jobs."""
         self._suspects: dict[str, None] = {}
         self._counts: Counter[str] = Counter()
+        self._in_line = 0
+        self._aside: set[str] = set()
+        """Jobs that cannot go on for now, since one of their files is not complete."""
 
     def __len__(self) -> int:
         return len(self._jobs)
@@ -75,6 +78,26 @@ class Worklist:
         """Some job is ready."""
         return bool(self._returned or self._fresh)
 
+    @property
+    def in_line(self) -> int:
+        """How many jobs of this life of the service wait to be served, copied or published, and can be."""
+        return self._in_line
+
+    def set_aside(self, job_id: str) -> None:
+        """The job cannot go on for now: it is not in line, and nobody waits to copy it."""
+        job = self._jobs[job_id]
+        self._in_line -= self._is_counted(job)
+        self._aside.add(job_id)
+        if self._primaries.get(job.identity) == job_id:
+            del self._primaries[job.identity]
+
+    def back_in_line(self, job_id: str) -> None:
+        """The job can go on."""
+        if job_id in self._aside:
+            self._aside.discard(job_id)
+            self._in_line += self._is_counted(self._jobs[job_id])
+            self._offer(self._jobs[job_id])
+
     def count(self) -> Counter[str]:
         """How many jobs are in each state."""
         return +self._counts
@@ -88,10 +111,10 @@ class Worklist:
         self._by_source[job.source] = job.id
         if job.duplicate_of is not None:
             self._duplicates.setdefault(job.duplicate_of, {})[job.id] = None
-        elif job.state is not JobState.HELD:
-            self._primaries.setdefault(job.identity, job.id)
+        self._offer(job)
         self._line_up(job, older)
         self._counts[job.state.value] += 1
+        self._in_line += self._is_counted(job)
 
     def remove(self, job_id: str) -> None:
         """The job is final, or about to be put again. Unknown ids are fine."""
@@ -100,6 +123,15 @@ class Worklist:
             return
         self._leave_line(job_id)
         self._unlink(job)
+        self._aside.discard(job_id)
+
+    def _is_counted(self, job: Job) -> bool:
+        return _is_in_line(job) and job.id not in self._aside
+
+    def _offer(self, job: Job) -> None:
+        """Others may copy it, if it is one of its kind."""
+        if job.duplicate_of is None and job.state is not JobState.HELD and job.id not in self._aside:
+            self._primaries.setdefault(job.identity, job.id)
 
     def _line_up(self, job: Job, older: Job | None) -> None:
         if job.state is not JobState.READY:
@@ -121,6 +153,7 @@ class Worklist:
     def _unlink(self, job: Job) -> None:
         job_id = job.id
         self._counts[job.state.value] -= 1
+        self._in_line -= self._is_counted(job)
         if self._by_source.get(job.source) == job_id:
             del self._by_source[job.source]
         if self._primaries.get(job.identity) == job_id:
@@ -130,6 +163,14 @@ class Worklist:
             del waiting[job_id]
             if not waiting:
                 del self._duplicates[job.duplicate_of]
+
+
+def _is_in_line(job: Job) -> bool:
+    """It moves on by itself. One from before a restart waits for its file to be seen first."""
+    if job.clock is None:
+        return False
+    copies = job.state is JobState.WAITING and job.duplicate_of is not None
+    return copies or job.state in {JobState.READY, JobState.PUBLISHING}
 
 
 def _ready_ns(job: Job) -> int | None:

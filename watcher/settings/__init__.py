@@ -3,6 +3,7 @@
 Rules of this package: it is light to import, since the service process shares it; no terminal library.
 """
 
+from watcher.settings.access import check_access
 from watcher.settings.loading import check_folders, default_config_path, load
 from watcher.settings.models import Recipe, Settings, default_state_dir
 from watcher.settings.problems import ConfigurationError, Problem
@@ -12,6 +13,7 @@ __all__ = [
     "Problem",
     "Recipe",
     "Settings",
+    "check_access",
     "check_folders",
     "default_config_path",
     "default_state_dir",

@@ -46,6 +46,7 @@ PATH_KEYS: Final = (
     ("model", "cache_dir"),
     ("log", "file"),
 )
+_WITHIN: Final = frozenset({"is inside", "is the same folder as"})
 
 
 def default_config_path() -> Path:
@@ -112,6 +113,15 @@ def check_folders(settings: Settings) -> None:
         for index, (name, path) in enumerate(present)
         for other, other_path in present[index + 1 :]
         if (relation := folders.overlap(path, other_path)) is not None
+    ]
+    problems += [
+        Problem(
+            f"{name} lies in the inbox: {path} is inside {settings.inbox}",
+            where,
+            f"set {name} to a place outside the inbox: what we write must not arrive there",
+        )
+        for name, path in (("log.file", settings.log.file), ("model.cache_dir", settings.model.cache_dir))
+        if path is not None and folders.overlap(path, settings.inbox) in _WITHIN
     ]
     problems += [
         Problem(f"{name} {unusable}: {path}", where, _folder_remedy(name, unusable))

@@ -18,6 +18,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 
 from watcher.core import policy as core_policy
 from watcher.core.globs import compile_glob
+from watcher.core.names import is_ignored
 from watcher.wire import EngineChoice, Limits, MarkSource
 
 APP: Final = "watcher"
@@ -27,6 +28,8 @@ EVERYTHING: Final = frozenset({"**", "**/*"})
 MARKS_NOW: Final = ("mask", "alpha")
 MARKS_LATER: Final = tuple(mark for mark in get_args(MarkSource) if mark not in MARKS_NOW)
 
+_ANYBODYS: Final = ("photo.png", "IMG_0042.png", "2026-11-30 at 10.00.png", "b/Screenshot 1.png")
+"""Names with nothing in common but what a pattern for everything, or for every mask, would match."""
 _MIB: Final = 1024 * 1024
 _ARRIVALS: Final = core_policy.ArrivalPolicy()
 _BATCHING: Final = core_policy.BatchPolicy()
@@ -90,6 +93,21 @@ def _globs(value: tuple[str, ...]) -> tuple[str, ...]:
     return value
 
 
+def _ignore(value: tuple[str, ...]) -> tuple[str, ...]:
+    for glob in _globs(value):
+        if glob.startswith("^") or glob.endswith("$"):
+            raise ValueError(
+                f'globs, not regular expressions, where "{glob}" matches hardly anything: "*.part" for names '
+                'that end so, "._*" for names that begin so; "[$]" means that character itself'
+            )
+        if all(is_ignored(name, (glob,)) for name in _ANYBODYS):
+            raise ValueError(
+                f'patterns for what is to be left alone: "{glob}" matches nearly every name, such as '
+                f'"{_ANYBODYS[0]}", so that no mask would ever be seen'
+            )
+    return value
+
+
 def _marks(value: tuple[str, ...]) -> tuple[str, ...]:
     now = ", ".join(f'"{mark}"' for mark in MARKS_NOW)
     for mark in value:
@@ -119,7 +137,7 @@ class Arrivals(_Section):
     quiet_s: Seconds = _ARRIVALS.quiet_s
     rescan_s: Seconds = _ARRIVALS.rescan_s
     recursive: bool = True
-    ignore: Annotated[Texts, AfterValidator(_globs)] = ()
+    ignore: Annotated[Texts, AfterValidator(_ignore)] = ()
     """Globs to leave alone, besides the temporary names of browsers and sync clients."""
 
 

@@ -34,12 +34,21 @@ EVENTS: Final[Mapping[str, EventSpec]] = {
     "log.file_failed": EventSpec("warning", "The log file cannot be written; lines go to stderr alone."),
     "status.failed": EventSpec("warning", "`watcher status` shows old facts until this works again."),
     # the inbox
-    "inbox.found": EventSpec("info", "The inbox is there and watched; `mode` is native or polling."),
+    "inbox.found": EventSpec(
+        "info",
+        "The inbox is there and watched; `mode` is native or polling; `network`: on a network file system.",
+    ),
     "inbox.lost": EventSpec("error", "The inbox is away (unmounted, renamed, deleted). Its jobs wait."),
     "inbox.rescanned": EventSpec("debug", "The inbox was listed."),
-    "inbox.polling": EventSpec("warning", "The system's notifications do not work here: it is polled."),
-    "inbox.watch_failed": EventSpec("warning", "The watch ended by itself; it is set up again."),
+    "inbox.polling": EventSpec(
+        "warning",
+        "The system's notifications do not work here: it is polled, and they are tried again later.",
+    ),
+    "inbox.watch_failed": EventSpec(
+        "warning", "The watch ended, or was deaf to a file that came; it is set up again."
+    ),
     "inbox.folder_unreadable": EventSpec("warning", "A folder of the inbox cannot be listed."),
+    "inbox.links_ignored": EventSpec("info", "The inbox has links in it, which are not followed."),
     "inbox.defect": EventSpec("error", "A mistake of ours in the watching; it goes on. Please report it."),
     "file.settled": EventSpec("debug", "A file is complete."),
     "file.empty": EventSpec("warning", "A file has been empty for long; it is taken when it is filled."),
@@ -78,6 +87,9 @@ EVENTS: Final[Mapping[str, EventSpec]] = {
     "staging.undecided": EventSpec("debug", "Where staging may lie could not be tried: `.watcher/` it is."),
     "outbox.swept": EventSpec("info", "Staged files that a crash left were removed."),
     "outbox.folder_renamed": EventSpec("warning", "The result lies in a folder of another name."),
+    "outbox.name_escaped": EventSpec(
+        "warning", "The outbox's file system refuses a picture's name: its result has escapes (`%3F`) in it."
+    ),
     "outbox.call_failed": EventSpec(
         "error", "A mistake of ours in the outbox; it is retried. Please report."
     ),
@@ -89,6 +101,7 @@ EVENTS: Final[Mapping[str, EventSpec]] = {
     "journal.blocked": EventSpec("error", "The journal cannot be written; nothing goes on before it can."),
     "journal.resumed": EventSpec("info", "The journal takes writes again."),
     "journal.unreadable": EventSpec("debug", "The journal could not be read; it is tried again."),
+    "journal.prune_failed": EventSpec("debug", "The journal could not forget what is old; it tries again."),
     "journal.mark_failed": EventSpec("debug", "A mark in the journal was not made; it is made up for later."),
     "timings.blocked": EventSpec("error", "Timing lines cannot be written; they are kept for later."),
     "timings.rescued": EventSpec("info", "Timing lines that a crash prevented were written."),

@@ -174,7 +174,7 @@ class ItemServer:
         course.source = source
         course.mask = self._read_mask_file(item)
         self._enter(course, "decode")
-        picture = open_picture(source.data, max_pixels=self.limits.max_pixels)
+        picture = open_picture(source.data, max_pixels=self.limits.max_pixels, fresh=source.fresh)
         image = ImageFacts(format=picture.container, width=picture.width, height=picture.height)
         course.image = image
         may_be_marked = course.mask is not None or ("alpha" in item.marks and picture.may_have_alpha)

@@ -356,15 +356,17 @@ def _gif_skip(data: bytes, position: int) -> int:
 # --- BMP ---------------------------------------------------------------------------------------------------
 
 
-def check_bmp_end(data: bytes) -> None:
-    """Compare a BMP's length with what its header promises.
+@dataclass(frozen=True, slots=True)
+class _BmpPixels:
+    """Where a BMP's pixel array lies, and the bits of a pixel."""
 
-    The header's file size is often wrong in old files, so the pixel array is measured instead; run-length
-    data has no length to measure and is left to the decoder.
+    start: int
+    size: int
+    bits: int
 
-    Raises:
-        IncompleteError: the pixel array is not all there.
-    """
+
+def _bmp_pixels(data: bytes) -> _BmpPixels | None:
+    """Measure the pixel array by the header; None where it is compressed."""
     if len(data) < 34:  # noqa: PLR2004 - file header and the part of the info header that is read here
         raise IncompleteError("the BMP stops inside its header")
     offset, header_size = struct.unpack_from("<II", data, 10)
@@ -374,10 +376,58 @@ def check_bmp_end(data: bytes) -> None:
     else:
         width, height, _, bits, compression = struct.unpack_from("<iiHHI", data, 18)
     if compression not in (0, 3):  # BI_RGB, BI_BITFIELDS
-        return
-    needed = offset + (abs(width) * bits + 31) // 32 * 4 * abs(height)
-    if needed > len(data):
+        return None
+    return _BmpPixels(offset, (abs(width) * bits + 31) // 32 * 4 * abs(height), bits)
+
+
+def check_bmp_end(data: bytes) -> None:
+    """Compare a BMP's length with what its header promises.
+
+    The header's file size is often wrong in old files, so the pixel array is measured instead; run-length
+    data has no length to measure and is left to the decoder.
+
+    Raises:
+        IncompleteError: the pixel array is not all there.
+    """
+    pixels = _bmp_pixels(data)
+    if pixels is not None and pixels.start + pixels.size > len(data):
+        needed = pixels.start + pixels.size
         raise IncompleteError(f"the BMP needs {needed} bytes and has {len(data)}")
+
+
+def refuse_zero_tail_of_bmp(data: bytes) -> None:
+    """Take a whole BMP whose pixels end in zeros for one that was only reserved so far.
+
+    Raises:
+        IncompleteError: they do, and a zero is black and no number of a palette entry.
+    """
+    pixels = _bmp_pixels(data)
+    if pixels is not None and pixels.bits >= 16:  # noqa: PLR2004 - fewer bits are numbers of palette entries
+        _refuse_zero_tail("BMP", data, [(pixels.start, pixels.size)], _dark_tail_bytes(pixels.size))
+
+
+_DARK_TAIL_SHARE = 4
+_DARK_TAIL_MIN_BYTES = 4096
+"""In formats without an end marker and without compression zeros are missing bytes, or black. A black quarter
+at the end of a picture is rare enough to wait for; less than a page is not what a writer reserves."""
+
+
+def _dark_tail_bytes(total_bytes: int) -> int:
+    """How many zeros at the end of so many bytes of pixels are suspicious; 0 for none."""
+    tail = total_bytes // _DARK_TAIL_SHARE
+    return tail if tail >= _DARK_TAIL_MIN_BYTES else 0
+
+
+def _refuse_zero_tail(name: str, data: bytes, parts: list[tuple[int, int]], tail_bytes: int) -> None:
+    """Raise if the last bytes of these parts (offset, size), in the order of the file, are zeros."""
+    left = tail_bytes
+    for offset, size in sorted(parts, reverse=True):
+        taken = min(size, left)
+        if data[offset + size - taken : offset + size].strip(b"\x00"):
+            return
+        left -= taken
+    if tail_bytes and left == 0:
+        raise IncompleteError(f"the {name}'s picture data ends in zeros, and was written just now")
 
 
 # --- TIFF --------------------------------------------------------------------------------------------------
@@ -479,6 +529,10 @@ _STRIP_OFFSETS, _STRIP_COUNTS, _TILE_OFFSETS, _TILE_COUNTS = 273, 279, 324, 325
 _NEW_SUBFILE_TYPE, _COMPRESSION, _PHOTOMETRIC, _SUB_IFDS, _DNG_VERSION = 254, 259, 262, 330, 50706
 _RAW_PHOTOMETRICS = frozenset({32803, 34892})  # colour filter array, linear raw
 _UNCOMPRESSED = 1
+_EXTRA_SAMPLES = 338
+_ZERO_IS_BLACK = frozenset(
+    {1, 2}
+)  # grey, RGB; elsewhere a zero is white, a number of a palette entry, or ink
 
 
 def check_tiff(data: bytes) -> Ifd:
@@ -511,11 +565,39 @@ def check_tiff(data: bytes) -> Ifd:
 
 
 def _check_tiff_data(data: bytes, ifd: Ifd) -> None:
-    compressed = ifd.integers(data, _COMPRESSION) not in ((), (_UNCOMPRESSED,))
+    compressed = _is_compressed(data, ifd)
+    for offset, count in _tiff_parts(data, ifd):
+        if offset + count > len(data):
+            raise IncompleteError("the TIFF's picture data lies beyond the end of the file")
+        if compressed and count and not data[offset : offset + count].strip(b"\x00"):
+            raise IncompleteError("a part of the TIFF's picture data is still zeros")
+
+
+_COMPRESSED_TAIL_BYTES = 512
+"""No compression ends in so many zeros; a writer may have padded its last strip with fewer."""
+
+
+def refuse_zero_tail_of_tiff(data: bytes, ifd: Ifd) -> None:
+    """Take a whole TIFF whose picture data ends in zeros for one that was only reserved so far.
+
+    Raises:
+        IncompleteError: it does, and zeros are black and not transparent, or nothing that was compressed.
+    """
+    parts = _tiff_parts(data, ifd)
+    if _is_compressed(data, ifd):
+        _refuse_zero_tail("TIFF", data, parts, _COMPRESSED_TAIL_BYTES)
+    elif set(ifd.integers(data, _PHOTOMETRIC)) <= _ZERO_IS_BLACK and _EXTRA_SAMPLES not in ifd.entries:
+        _refuse_zero_tail("TIFF", data, parts, _dark_tail_bytes(sum(size for _, size in parts)))
+
+
+def _is_compressed(data: bytes, ifd: Ifd) -> bool:
+    return ifd.integers(data, _COMPRESSION) not in ((), (_UNCOMPRESSED,))
+
+
+def _tiff_parts(data: bytes, ifd: Ifd) -> list[tuple[int, int]]:
+    """List offset and size of each strip and tile."""
+    parts: list[tuple[int, int]] = []
     for offsets_tag, counts_tag in ((_STRIP_OFFSETS, _STRIP_COUNTS), (_TILE_OFFSETS, _TILE_COUNTS)):
         offsets, counts = ifd.integers(data, offsets_tag), ifd.integers(data, counts_tag)
-        for offset, count in zip(offsets, counts, strict=False):
-            if offset + count > len(data):
-                raise IncompleteError("the TIFF's picture data lies beyond the end of the file")
-            if compressed and count and not data[offset : offset + count].strip(b"\x00"):
-                raise IncompleteError("a part of the TIFF's picture data is still zeros")
+        parts += zip(offsets, counts, strict=False)
+    return parts

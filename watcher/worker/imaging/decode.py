@@ -6,6 +6,7 @@ Rules of this module:
   found before a decoder may complain about its lack.
 - Pixels come in the picture's own mode and depth, in stored orientation. Pillow turns TIFF files by itself:
   that is undone here.
+- Zeros where a picture without an end marker ends are bytes to come while the file is fresh, and black later.
 - What Pillow would silently flatten (16-bit colour) or drop (further pages and frames) is refused.
 """
 
@@ -17,6 +18,7 @@ import io
 import os
 import stat
 import struct
+import time
 import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -43,6 +45,8 @@ from watcher.worker.imaging.containers import (
     gif_frames,
     jpeg_layout,
     png_layout,
+    refuse_zero_tail_of_bmp,
+    refuse_zero_tail_of_tiff,
     sniff,
     webp_layout,
 )
@@ -59,6 +63,10 @@ _T = TypeVar("_T", bound=np.generic)
 
 MODES = frozenset({"1", "L", "LA", "P", "RGB", "RGBA", "I;16"})
 """Pillow modes that are filled; 16-bit variants are brought to `I;16`."""
+
+FRESH_S = 30.0
+"""So long after its last change a file counts as one that may still be written. The service waits longer than
+that for a file without an end, and then asks once more."""
 
 _OPENERS: dict[Container, Callable[[io.BytesIO], Image.Image]] = {
     "JPEG": JpegImagePlugin.JpegImageFile,  # and not Image.open, which hands multi-picture files to MPO
@@ -79,12 +87,14 @@ class SourceFile:
         sha256: of `data`, hexadecimal.
         mtime_ns: last modification, to be given to the result.
         permissions: the nine permission bits.
+        fresh: it changed so lately that its writer may not be done.
     """
 
     data: bytes
     sha256: str
     mtime_ns: int
     permissions: int
+    fresh: bool
 
 
 def read_file(path: str, sha256: str | None, *, max_bytes: int, what: str = "picture") -> SourceFile:
@@ -125,7 +135,13 @@ def read_file(path: str, sha256: str | None, *, max_bytes: int, what: str = "pic
             f"the {what}'s bytes are not the ones that were settled",
             "nothing to do: the new bytes are a new job",
         )
-    return SourceFile(data, digest, status.st_mtime_ns, stat.S_IMODE(status.st_mode) & 0o777)
+    permissions = stat.S_IMODE(status.st_mode) & 0o777
+    return SourceFile(data, digest, status.st_mtime_ns, permissions, _is_fresh(status))
+
+
+def _is_fresh(status: os.stat_result) -> bool:
+    # A change in the future is a clock that is not ours, and tells nothing.
+    return 0 <= time.time() - status.st_ctime < FRESH_S
 
 
 def _unreadable(error: OSError, what: str) -> RefusedError:
@@ -227,12 +243,13 @@ def palette_alpha(key: int | bytes | None) -> NDArray[np.uint8]:
     return alpha
 
 
-def open_picture(data: bytes, *, max_pixels: int) -> Picture:
+def open_picture(data: bytes, *, max_pixels: int, fresh: bool = False) -> Picture:
     """Judge a picture by its bytes and read its header.
 
     Args:
         data: the whole file.
         max_pixels: more than this is refused before a pixel is decoded.
+        fresh: the file changed so lately that zeros at its end may be bytes to come.
 
     Raises:
         IncompleteError: the file's end is missing.
@@ -240,6 +257,8 @@ def open_picture(data: bytes, *, max_pixels: int) -> Picture:
     """
     container = sniff(data)
     layout, end = _layout(container, data)
+    if fresh:
+        _refuse_zero_tail(container, data, layout)
     with warnings.catch_warnings():
         _arm_warnings()
         try:
@@ -304,6 +323,13 @@ def _layout(container: Container, data: bytes) -> tuple[Layout, int]:
     except struct.error as error:
         raise IncompleteError(f"the {container} stops inside its header") from error
     return None, len(data)
+
+
+def _refuse_zero_tail(container: Container, data: bytes, layout: Layout) -> None:
+    if isinstance(layout, Ifd):
+        refuse_zero_tail_of_tiff(data, layout)
+    elif container == "BMP":
+        refuse_zero_tail_of_bmp(data)
 
 
 def _animated(name: str) -> RefusedError:
