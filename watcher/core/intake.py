@@ -431,6 +431,7 @@ class Intake:
         if saved is None or saved.fingerprint != fingerprint:
             return False
         del self._saved[path]
+        path = saved.path  # the job, if there is one, has this very string
         self._appear(path, now, told=True)
         self._backlog.answered(path)
         now_ns = now.mono_ns

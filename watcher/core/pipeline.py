@@ -282,7 +282,8 @@ class Pipeline:
             self._publication.rescue(job)
             return
         # What was staged and drafted is void: its instants are of another life.
-        job = replace(job, stage_name=None, sha256_out=None, record=None)
+        if any(part is not None for part in (job.stage_name, job.sha256_out, job.record)):
+            job = replace(job, stage_name=None, sha256_out=None, record=None)
         if job.state is JobState.RUNNING:
             # The service died, not the picture's process: that was not an attempt.
             self._ledger.change(job.unattempted(), Cause.RELEASED)
