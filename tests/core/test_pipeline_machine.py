@@ -766,8 +766,8 @@ class WorldMachine(RuleBasedStateMachine):
         world = self.world
         name = mask_of(path, world.disk)
         mask = world.disk[name] if name is not None else None
-        if mask is not None and not mask.data:
-            return  # its mask has not arrived
+        if mask is not None and (not mask.data or mask.fingerprint in self.blind):
+            return  # its mask has not arrived, or has other bytes than anybody can know
         jobs = [
             job
             for job in world.journal.jobs.values()

@@ -14,7 +14,7 @@ Rules of this file:
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import TYPE_CHECKING, Final
 
@@ -59,6 +59,14 @@ class _Trouble:
     tries: int
 
 
+@dataclass(frozen=True, slots=True)
+class _Awaited:
+    """A look at a path for the sake of pictures that are resolved after it."""
+
+    asked_ns: int
+    pictures: set[str] = field(default_factory=set)
+
+
 class Intake:
     """Turns looks at files into pictures that are ready to be worked on."""
 
@@ -91,8 +99,8 @@ class Intake:
         self._saved: dict[str, SavedFile] = {}
         """What the journal remembers of paths that have no known hash at the moment."""
         self._touched: dict[str, None] = {}
-        self._awaited: dict[str, set[str]] = {}
-        """Paths that are looked at once more, and the pictures that are resolved after the answer."""
+        self._awaited: dict[str, _Awaited] = {}
+        """Paths that are looked at once more."""
         self._hashing = 0
         self._told_ns = 0
         self._orphans: dict[str, tuple[int, bool]] = {}
@@ -158,16 +166,20 @@ class Intake:
         quiet = not self._scan_running and not self._backlog.asked and not self._backlog.waiting
         return self.listed and quiet and self._hashing == 0 and self._tracker.growing == 0
 
-    def look_first(self, paths: Iterable[str], then: str) -> None:
-        """Look at these paths once more, and have a picture resolved after the answers."""
+    def look_first(self, paths: Iterable[str], then: str, now: Instant) -> None:
+        """Look at these paths once more, and have a picture resolved after the answers.
+
+        The next listing is an answer too: a folder that cannot be read keeps nobody waiting.
+        """
         for path in paths:
             if path not in self._awaited:
                 self._emit(ObserveFile(path))
-            self._awaited.setdefault(path, set()).add(then)
+                self._awaited[path] = _Awaited(now.mono_ns)
+            self._awaited[path].pictures.add(then)
 
     def is_looked_for(self, then: str) -> bool:
         """Some answer for the sake of this picture is still to come."""
-        return any(then in waiting for waiting in self._awaited.values())
+        return any(then in awaited.pictures for awaited in self._awaited.values())
 
     @property
     def is_asking(self) -> bool:
@@ -326,6 +338,8 @@ class Intake:
             self._found(path, Sighting(fingerprint, event.finished_ns), now)
         for path in self._absent_from(event):
             self._remove(path, now)
+        for path in [path for path, awaited in self._awaited.items() if awaited.asked_ns < event.started_ns]:
+            self._looked_at(path)
         self.listed = True
         cost_ns = event.finished_ns - event.started_ns
         wait_ns = max(round(self._policy.rescan_s * NS_PER_S), round(cost_ns / self._policy.rescan_share))
@@ -442,7 +456,9 @@ class Intake:
         return True
 
     def _looked_at(self, path: str) -> None:
-        self._touched.update(dict.fromkeys(self._awaited.pop(path, ())))
+        awaited = self._awaited.pop(path, None)
+        if awaited is not None:
+            self._touched.update(dict.fromkeys(awaited.pictures))
 
     def _is_followed(self, path: str) -> bool:
         return path in self._files or path in self._tracker

@@ -240,17 +240,17 @@ class Matching:
         moved = [job for job in best if not self._intake.may_hold(job.source, facts.picture_sha256)]
         if moved and not _was_taken_away(moved[0], current):
             self._rename(facts, [job for job in answered if job.source == moved[0].source], current, now)
-        elif self._were_looked_at({job.source for job in best}, facts):
+        elif self._were_looked_at({job.source for job in best}, facts, now):
             self._duplicates.answer_like(best[-1], facts, current, now)
 
-    def _were_looked_at(self, originals: set[str], facts: PictureFacts) -> bool:
+    def _were_looked_at(self, originals: set[str], facts: PictureFacts, now: e.Instant) -> bool:
         """Word of a rename may come in halves: a picture is a copy only if its originals were seen there.
 
         If they were not looked at yet, they are now, and this picture is resolved again.
         """
         if self._looked_first.get(facts.path) != facts.hashed_ns:
             self._looked_first[facts.path] = facts.hashed_ns
-            self._intake.look_first(sorted(originals), facts.path)
+            self._intake.look_first(sorted(originals), facts.path, now)
         if self._intake.is_looked_for(facts.path):
             return False
         del self._looked_first[facts.path]
