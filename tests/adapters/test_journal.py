@@ -172,6 +172,28 @@ def test_prior_jobs_are_the_final_ones_of_picture_and_recipe_oldest_first(book: 
     assert book.prior_jobs(Identity(OTHER_SHA, None, "default"), "x") == ()
 
 
+def test_a_result_that_was_replaced_answers_for_nothing(book: SqliteJournal) -> None:
+    other = Identity(OTHER_SHA, None, "default")
+    first = make_job(1, state=JobState.DONE, output="a.png")
+    book.commit(
+        [FinishJob(first), FinishJob(make_job(2, state=JobState.DONE, output="b.png", identity=other))]
+    )
+    assert book.prior_jobs(first.identity, first.source) == (first,)
+    later = make_job(3, state=JobState.SUPERSEDED, output="a.png", identity=other)
+    book.commit([FinishJob(later)])
+    assert book.prior_jobs(first.identity, first.source) == (first,), "that one was never published"
+    book.commit([FinishJob(make_job(4, state=JobState.DONE, output="a.png", identity=other))])
+    assert book.prior_jobs(first.identity, first.source) == ()
+    assert book.prior_jobs(first.identity, "elsewhere.png") == ()
+
+
+def test_only_the_newest_answers_for_other_paths_are_read(book: SqliteJournal) -> None:
+    copies = [make_job(n, state=JobState.DONE, source=f"{n}.png", output=f"{n}.png") for n in range(1, 101)]
+    book.commit([FinishJob(job) for job in copies])
+    found = [job.source for job in book.prior_jobs(copies[0].identity, "1.png")]
+    assert found == ["1.png", *(f"{n}.png" for n in range(37, 101))]
+
+
 def test_prior_jobs_are_found_by_an_index(book: SqliteJournal) -> None:
     plan = book._database.execute(
         "EXPLAIN QUERY PLAN SELECT 1 FROM jobs WHERE picture_sha256 = ? AND recipe = ?",

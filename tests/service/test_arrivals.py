@@ -193,3 +193,23 @@ def test_sources_go_once_their_results_are_safe(new_service: NewService, after: 
     service.place("a/b/gone.png", data)
     service.wait_log("job.already_done", source="a/b/gone.png")
     assert len(service.records_of("a/b/gone.png")) == 1
+
+
+@pytest.mark.kind("H4")
+def test_an_inbox_that_goes_while_its_pictures_are_served_ends_none_of_their_jobs(
+    new_service: NewService,
+) -> None:
+    """Workers find no files long before it is noticed that the inbox itself is away."""
+    service = new_service("[arrivals]", "quiet_s = 0.1", faults="slow_item=0.05").start()
+    for number in range(20):
+        service.put(f"{number}.png")
+    service.wait_records(1)
+    away = service.root / "away"
+    service.inbox.rename(away)
+    service.wait_log("inbox.lost")
+
+    away.rename(service.inbox)
+
+    service.wait_records(20)
+    service.assert_sound()
+    assert {record["outcome"] for record in service.records()} == {"done"}

@@ -221,3 +221,36 @@ def test_done_sources_are_neither_served_nor_told_again_at_a_restart(new_service
     assert len(service.log("job.duplicate")) == 1
     assert service.log("job.already_done") == service.log("job.renamed") == []
     service.assert_sound()
+
+
+@pytest.mark.kind("A16")
+def test_content_whose_result_was_replaced_is_served_again(new_service: NewService) -> None:
+    """A, then B, then A again under one name: what stands in the outbox is A's; and so under another name."""
+    service = new_service("[output]", 'on_conflict = "replace"', "[arrivals]", "quiet_s = 0.1").start()
+    first, second = picture(901), picture(902)
+    for count, data in enumerate((first, second, first), 1):
+        service.put("a.png", data, expect=False)
+        record = service.wait_record("a.png", count=count)
+        assert record["image"]["sha256_in"] == sha256(data)
+        assert sha256(service.outbox / "a.png") == record["image"]["sha256_out"]
+    service.put("a.png", second, expect=False)
+    service.wait_record("a.png", count=4)
+
+    service.put("c.png", first, expect=False)
+
+    assert service.wait_record("c.png")["output"] == "c.png"
+    assert service.outputs() == {"a.png", "c.png"}
+
+
+def test_hundreds_of_names_for_one_picture_do_not_hold_up_others(service: Service) -> None:
+    data = picture(903)
+    names = [f"many/{number}.png" for number in range(200)]
+    for name in names:
+        service.put(name, data)
+    service.put("many-meanwhile.png")
+
+    service.wait_record("many-meanwhile.png")
+
+    for name in names:
+        service.wait_record(name)
+    assert sum(record["path"] != "none" for record in service.results() if record["source"] in names) == 1

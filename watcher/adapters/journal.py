@@ -105,6 +105,10 @@ MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (
             WHERE duplicate_of IS NOT NULL
             AND state IN ('waiting', 'ready', 'running', 'publishing', 'held')""",
     ),
+    (
+        """CREATE INDEX jobs_by_output ON jobs (output)
+            WHERE output IS NOT NULL AND state IN ('done', 'unchanged')""",
+    ),
 )
 """Entry N brings a file from schema N to N + 1. Entries are only ever appended."""
 
@@ -115,13 +119,18 @@ _COLUMNS: Final = (
     *("attempts", "solo_faults", "suspect", "duplicate_of", "retry_of"),
     *("stage_name", "output", "sha256_out", "reason", "record"),
 )
+_STANDS: Final = (
+    "NOT EXISTS (SELECT 1 FROM jobs AS later INDEXED BY jobs_by_output "
+    "WHERE later.output = jobs.output AND later.seq > jobs.seq AND later.state IN ('done', 'unchanged'))"
+)
+"""No later result has the job's name in the outbox: with `on_conflict = "replace"` an answer may be gone."""
 _FINAL_AT_PATH: Final = (
     "SELECT seq FROM jobs WHERE source = ? AND picture_sha256 = ? AND recipe = ? "  # noqa: S608 - as below
-    f"AND state IN ({_FINAL_SQL})"
+    f"AND state IN ({_FINAL_SQL}) AND {_STANDS}"
 )
 _NEWEST_ANSWERS: Final = (
     "SELECT seq FROM jobs INDEXED BY jobs_by_picture WHERE picture_sha256 = ? AND recipe = ? "  # noqa: S608 - as below
-    f"AND state IN ({_ANSWERS_SQL}) ORDER BY seq DESC LIMIT {_MAX_ANSWERS}"
+    f"AND state IN ({_ANSWERS_SQL}) AND {_STANDS} ORDER BY seq DESC LIMIT {_MAX_ANSWERS}"
 )
 _SELECT_JOBS: Final = f"SELECT seq, {', '.join(_COLUMNS)} FROM jobs"  # noqa: S608 - literals of this file
 _SELECT_ACTIVE: Final = (
@@ -212,7 +221,8 @@ class SqliteJournal:
         """Jobs of the identity's picture and recipe, whatever their mask, oldest first.
 
         All final ones of the picture at this path, and the newest answers for others: where one content lies
-        at thousands of paths, reading them all for each would take hours.
+        at thousands of paths, reading them all for each would take hours. Not those whose result was replaced
+        by a later one: they answer for nothing any more.
         """
         with _explained(self._path):
             return self._select(

@@ -457,8 +457,9 @@ class Intake:
 
     def _looked_at(self, path: str) -> None:
         awaited = self._awaited.pop(path, None)
-        if awaited is not None:
-            self._touched.update(dict.fromkeys(awaited.pictures))
+        for picture in awaited.pictures if awaited is not None else ():
+            if not self.is_looked_for(picture):  # else the last answer has it resolved
+                self.touch(picture)
 
     def _is_followed(self, path: str) -> bool:
         return path in self._files or path in self._tracker

@@ -11,7 +11,7 @@ Rules of this file:
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from watcher.core import commands as c
 from watcher.core.job import Cause, JobClock, JobState
@@ -29,6 +29,10 @@ if TYPE_CHECKING:
     from watcher.core.ledger import Ledger
     from watcher.core.publication import Publication
     from watcher.core.served import ServedPictures
+
+
+_ORIGINALS: Final = 4
+"""So many of the pictures with the same bytes, the newest, are looked at before another is called a copy."""
 
 
 class Matching:
@@ -240,7 +244,7 @@ class Matching:
         moved = [job for job in best if not self._intake.may_hold(job.source, facts.picture_sha256)]
         if moved and not _was_taken_away(moved[0], current):
             self._rename(facts, [job for job in answered if job.source == moved[0].source], current, now)
-        elif self._were_looked_at({job.source for job in best}, facts, now):
+        elif self._were_looked_at({job.source for job in best[-_ORIGINALS:]}, facts, now):
             self._duplicates.answer_like(best[-1], facts, current, now)
 
     def _were_looked_at(self, originals: set[str], facts: PictureFacts, now: e.Instant) -> bool:
@@ -267,7 +271,7 @@ class Matching:
 
     def _needs_nothing(self, facts: PictureFacts, answer: Job, current: Job | None, now: e.Instant) -> None:
         self._served.note(answer, facts)
-        if answer.has_result and not facts.last.restored:  # other bytes may have failed here meanwhile
+        if answer.has_result:  # other bytes, or another mask, may have failed here meanwhile
             self._ledger.remove_note(facts.path)
         self._supersede(current, f"served before as job {answer.id}", now)
 

@@ -75,7 +75,8 @@ class Pipeline:
         self._losses = Losses(policy.retry, lanes, ledger, returns, drain)
         self._dispatching = Dispatching(policy, recipes, intake, lanes, ledger, backpressure, matching)
         ledger.on_end(
-            forget=(publication.forget, growing.forget, self._reports.forget), follow_up=self._job_ended
+            forget=(publication.forget, growing.forget, returns.forget, self._reports.forget),
+            follow_up=self._job_ended,
         )
 
     # --- what the runtime asks -----------------------------------------------------------------------------

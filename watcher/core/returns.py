@@ -9,8 +9,9 @@ Rules of this file:
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from watcher.core import commands as c
 from watcher.core.job import Cause
@@ -23,6 +24,10 @@ if TYPE_CHECKING:
     from watcher.core.served import ServedPictures
 
 
+_MAX_MISSED: Final = 3
+"""After that the worker is believed: it may see another folder than the service does."""
+
+
 class Returns:
     """Puts jobs back where they can be moved on from."""
 
@@ -30,6 +35,8 @@ class Returns:
         self._intake = intake
         self._ledger = ledger
         self._served = served
+        self._missed: Counter[str] = Counter()
+        """How often a worker found no file for a job where the inbox shows one."""
 
     def release(self, job: Job, now: Instant) -> None:
         """Back to the line; what was staged is void."""
@@ -63,12 +70,25 @@ class Returns:
         """The worker found no file to read."""
         if self._intake.lost is None and not self._intake.is_present(job.source):
             self._ledger.end(job, Cause.SOURCE_VANISHED, now, reason="it vanished before it was read")
+        elif self._missed[job.id] < _MAX_MISSED:
+            # The inbox may have gone, and that is noticed later than a worker's failure: what the next look
+            # finds decides.
+            self._missed[job.id] += 1
+            self.release(job.unattempted(), now)
+            self._doubt_files(job, now)
         else:
             self.read_other_bytes(job, now)
 
+    def forget(self, job_id: str) -> None:
+        """The job has ended."""
+        self._missed.pop(job_id, None)
+
     def source_changed(self, job: Job, reason: str, now: Instant) -> None:
         """End a job of bytes that are no more."""
+        self._doubt_files(job, now)
+        self._ledger.end(job, Cause.BYTES_CHANGED, now, reason=reason)
+
+    def _doubt_files(self, job: Job, now: Instant) -> None:
         self._intake.doubt(job.source, now)
         if job.mask is not None:
             self._intake.doubt(job.mask, now)
-        self._ledger.end(job, Cause.BYTES_CHANGED, now, reason=reason)
