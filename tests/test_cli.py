@@ -12,6 +12,7 @@ import sys
 import time
 import tomllib
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
@@ -399,6 +400,23 @@ def test_retry_takes_ids_and_paths_of_pictures(
     (request,) = read_requests(journalled.state_dir)
     assert request.ids == ("run-1", "run-2", "run-1")
     assert "next `watcher run`" in shell("retry", "run-1").out
+
+
+def test_retry_of_a_path_takes_the_job_of_the_bytes_that_are_there(
+    shell: Shell, journalled: settings.Settings
+) -> None:
+    """A, then B, then A again under one name."""
+    first = a_job(1, JobState.DONE, "a.png", output="a.png")
+    other = replace(first.identity, picture_sha256="b" * 64)
+    with SqliteJournal(journalled.journal_file) as journal:
+        later = replace(a_job(9, JobState.DONE, "a.png", output="a (2).png"), identity=other)
+        journal.commit(
+            [
+                FinishJob(later),
+                SaveFile(SavedFile("a.png", first.fingerprint, first.identity.picture_sha256)),
+            ]
+        )
+    assert [job["id"] for job in shell("retry", "a.png", "--json").facts["requested"]] == ["run-1"]
 
 
 def test_retry_of_a_picture_that_left_says_so(shell: Shell, journalled: settings.Settings) -> None:

@@ -265,6 +265,12 @@ class SqliteJournal:
         with _explained(self._path):
             return self._select("WHERE source = ?", (_blob(source),))
 
+    def hash_at(self, path: str) -> str | None:
+        """The sha256 of the bytes that lie at this path of the inbox, as far as the service has seen."""
+        with _explained(self._path):
+            row = self._database.execute("SELECT sha256 FROM files WHERE path = ?", (_blob(path),)).fetchone()
+        return None if row is None else str(row[0])
+
     def counts(self) -> dict[JobState, int]:
         """How many jobs are in each state; states without jobs are left out."""
         with _explained(self._path):

@@ -210,14 +210,18 @@ def _last_jobs(settings: Settings) -> tuple[tuple[Job, ...], Counter[JobState]]:
 
 
 def _job_of(name: str, journal: SqliteJournal, inbox: Path) -> Job:
-    """The newest job of the picture at this path, given as in the inbox or as the shell knows it."""
+    """The newest job of the bytes at this path, given as in the inbox or as the shell knows it.
+
+    Where no job is of the bytes that are there, the newest of the path.
+    """
     names = {os.path.normpath(name)}
     absolute = Path(os.path.abspath(name))  # noqa: PTH100 - Path.absolute leaves `..` in
     if absolute.is_relative_to(inbox):
         names.add(absolute.relative_to(inbox).as_posix())
     jobs = [job for source in names for job in journal.at(source)]
+    here = [job for job in jobs if job.identity.picture_sha256 == journal.hash_at(job.source)]
     if jobs:
-        return jobs[-1]
+        return (here or jobs)[-1]
     raise RemediableError(
         f"there is no job {name}", "`watcher jobs` lists ids and pictures", exit_code=_EXIT_USAGE
     )
