@@ -303,6 +303,8 @@ def test_deaths_are_counted_across_restarts_and_an_attempt_is_on_disk_before_it_
     service = new_service("[arrivals]", "quiet_s = 0.1", faults="crash@poison.png").start()
     service.put("poison.png", expect=False)
     service.wait_log("worker.exited")
+    # the line is there before what follows from it is on the disk
+    wait_until(lambda: service.jobs()[0].solo_faults, "the death to be held against its picture")
     service.kill9()
     (job,) = service.jobs()
     assert job.attempts >= 1, "an attempt that is not on the disk is forgotten by a crash"
