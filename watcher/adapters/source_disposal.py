@@ -36,6 +36,7 @@ _HIDDEN: Final = ".watcher"
 _TEMPORARY: Final = "arriving"
 _MAX_LEFT: Final = 10_000
 """So many jobs may wait for an inbox that is away; the rest are left to the next start, and told of."""
+_MAX_TOLD: Final = 10_000
 _log = structlog.get_logger()
 
 
@@ -74,6 +75,7 @@ class SourceDisposal:
         self._files = files
         self._name_bytes = name_bytes
         self._told: set[str] = set()
+        """Jobs whose failure was told; after very many it is forgotten, and they may be told once more."""
         self._was_mounted = os.path.ismount(os.path.realpath(inbox))
         self._left: dict[str, Job] = {}
         """Jobs whose sources could not be reached, since the inbox was away."""
@@ -230,6 +232,8 @@ class SourceDisposal:
     def _tell(self, job: Job, file: JobFile, error: OSError | OutsideError, *, again: bool) -> None:
         if job.id in self._told:
             return
+        if len(self._told) >= _MAX_TOLD:
+            self._told.clear()
         self._told.add(job.id)
         place = self._archive if self._after == "archive" else self._inbox
         (_log.debug if again else _log.warning)(
