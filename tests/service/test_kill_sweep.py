@@ -114,11 +114,16 @@ class Traffic:
     def run(self) -> None:
         acts = [self.drop] * 3 + [self.copy, self.rename] + [self.overwrite] * 2
         while not self.stopped.wait(self.chance.uniform(0.0, 0.3)):
-            if len(self.wanted) + len(self.settled) - len(self.service.results()) > MAX_WAITING:
+            if self._waiting() > MAX_WAITING:
                 continue
             act = self.chance.choice(acts)
             with suppress(FileNotFoundError):  # the service has disposed of it meanwhile
                 act()
+
+    def _waiting(self) -> int:
+        """How many contents have no result yet. Not places: a copy of what was disposed of gets none."""
+        served = {record["image"]["sha256_in"] for record in self.service.results()}
+        return sum(picture_key not in served for picture_key, _ in self.due)
 
     def drop(self) -> None:
         """A picture and its mask, in any order, the second at once or later."""
