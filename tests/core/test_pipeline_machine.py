@@ -465,8 +465,9 @@ class WorldMachine(RuleBasedStateMachine):
     @precondition(lambda self: any(process.stuck for process in self.alive))
     @rule(die=st.booleans())
     def end_stall(self, *, die: bool) -> None:
-        """It goes on as if nothing had been, or dies at last."""
+        """It goes on as if nothing had been, or dies at last: as does one that a signal has waited for."""
         process = next(process for process in self.alive if process.stuck)
+        die = die or process.unkillable
         process.stuck = process.unkillable = False
         if die:
             self.do(process.crash)
