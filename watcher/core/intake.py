@@ -278,8 +278,9 @@ class Intake:
     def _is_saved(self, event: FileHashed) -> bool:
         """The file is the one that the journal remembers: only its names or permissions were changed."""
         saved = self._saved.get(event.path)
-        is_same_file = saved is not None and saved.fingerprint.is_same_file_as(event.fingerprint)
-        return is_same_file and saved is not None and saved.sha256 == event.sha256
+        if saved is None or saved.sha256 != event.sha256:
+            return False
+        return saved.fingerprint.is_same_file_as(event.fingerprint)
 
     def unreadable(self, event: FileUnreadable, now: Instant) -> None:
         """Reading failed: an existing path is never forgotten, it is looked at again."""
