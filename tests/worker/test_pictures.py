@@ -6,6 +6,7 @@ import errno
 import os
 import stat
 import struct
+from functools import cache
 from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
@@ -326,6 +327,7 @@ XMP = b'<x:xmpmeta xmlns:x="adobe:ns:meta/"><xmp:Rating>5</xmp:Rating>%s</x:xmpm
 XMP_THUMBNAIL = b"<xmp:Thumbnails><rdf:Alt>THUMBNAIL-BYTES</rdf:Alt></xmp:Thumbnails>"
 
 
+@cache  # its header carries the second of its making
 def profile() -> bytes:
     return ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes()
 
