@@ -179,8 +179,14 @@ class Executor(Protocol):
     conformance suite.
     """
 
-    def submit(self, incarnation: int, batch: Batch) -> None:
-        """Begin the batch: `BatchStarted`, for each item `ItemStarted` and its end, then `BatchDone`."""
+    def submit(self, incarnation: int, batch: Batch, *, device: str | None = None) -> None:
+        """Begin the batch: `BatchStarted`, for each item `ItemStarted` and its end, then `BatchDone`.
+
+        Args:
+            incarnation: of the process that serves it; a one-shot is started under this number.
+            batch: what to do.
+            device: instead of the configured one; only where a process is started for the batch.
+        """
         ...
 
     def kill(self, incarnation: int, reason: str) -> None:
@@ -199,8 +205,23 @@ class ResidentExecutor(Executor, Protocol):
         """Start the process. Reports `WorkerReady`, or `WorkerExited`."""
         ...
 
+    def ping(self, incarnation: int, number: int) -> None:
+        """Ask whether its thread is free. `WorkerPonged` follows, if it is."""
+        ...
+
     def drain(self, incarnation: int) -> None:
         """End after the running batch. `WorkerExited` follows."""
+        ...
+
+
+class MemoryGauge(Protocol):
+    """Tells how much memory the machine has left."""
+
+    def available_bytes(self) -> int | None:
+        """What another process could take without swapping, the limits of control groups included.
+
+        None where the system does not say. Takes a fraction of a millisecond.
+        """
         ...
 
 

@@ -286,7 +286,9 @@ class Runtime:
             case c.RunBatch():
                 edges.hot.submit(command.incarnation, command.batch)
             case c.RunCold():
-                edges.cold.submit(command.incarnation, command.batch)
+                edges.cold.submit(command.incarnation, command.batch, device=command.device)
+            case c.PingWorker():
+                edges.hot.ping(command.incarnation, command.number)
             case c.KillWorker():
                 edges.hot.kill(command.incarnation, command.reason)
                 edges.cold.kill(command.incarnation, command.reason)

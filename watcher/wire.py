@@ -19,8 +19,9 @@ from typing import Any, Literal
 
 import msgspec
 
-PROTOCOL = 1
+PROTOCOL = 2
 
+Phase = Literal["read", "decode", "mask", "preprocess", "inference", "composite", "encode"]
 MarkSource = Literal["mask", "marked_copy", "sidecar", "colour", "alpha", "regions"]
 FailureCode = Literal[
     "undecodable",  # complete, and no decoder reads it
@@ -32,6 +33,7 @@ FailureCode = Literal[
     "changed",  # the bytes read are not the bytes that were dispatched
     "vanished",  # gone before it was read
     "no_space",  # staging is full: not the picture's fault
+    "device_memory",  # one crop alone does not fit into the accelerator's memory; the process ends after it
     "engine",  # the engine raised or returned nonsense; the process lives on
 ]
 
@@ -211,8 +213,12 @@ class Hello(_Message, frozen=True, kw_only=True, tag="hello"):
     version: str
 
 
+class Warming(_Message, frozen=True, kw_only=True, tag="warming"):
+    """The model is loaded; the warm-up begins, and then the golden self-test."""
+
+
 class Ready(_Message, frozen=True, kw_only=True, tag="ready"):
-    """The model is loaded and warm."""
+    """The model is loaded and warm, and has filled the golden picture as it should."""
 
     engine: EngineFacts
     device: DeviceFacts
@@ -221,6 +227,11 @@ class Ready(_Message, frozen=True, kw_only=True, tag="ready"):
     rss_bytes: int
     model_loads: int
     """Counted at the call that loads weights, not inferred."""
+    open_files: int | None = None
+    """Descriptors of the process, where the system tells."""
+    golden_px: int = 0
+    """Pixels of the golden self-test's crop, and how long the warm model took for it."""
+    golden_ns: int = 0
 
 
 class BatchStarted(_Message, frozen=True, kw_only=True, tag="batch_started"):
@@ -238,11 +249,22 @@ class ItemStarted(_Message, frozen=True, kw_only=True, tag="item_started"):
 
 
 class ItemProgressed(_Message, frozen=True, kw_only=True, tag="item_progressed"):
-    """One phase or crop of the item is over: the only proof of life that counts."""
+    """One phase or crop of the item is over: the only proof of life that counts.
+
+    How long the next one may take goes by how much it has to do: `units` are bytes for `read` and `decode`,
+    pixels for all others (of the one crop for `inference`).
+    """
 
     batch: str
     job: str
-    phase: Literal["read", "decode", "mask", "preprocess", "inference", "composite", "encode"]
+    phase: Phase
+    """What is over."""
+    spent_ns: int = 0
+    """Since the item's last report."""
+    next: Phase | None = None
+    """What begins."""
+    units: int = 0
+    """Of what begins."""
     crop: int | None = None
 
 
@@ -306,6 +328,7 @@ class BatchDone(_Message, frozen=True, kw_only=True, tag="batch_done"):
 
     batch: str
     rss_bytes: int
+    open_files: int | None = None
 
 
 class Pong(_Message, frozen=True, kw_only=True, tag="pong"):
@@ -325,6 +348,7 @@ class Fatal(_Message, frozen=True, kw_only=True, tag="fatal"):
 ToWorker = Configure | RunBatch | Ping | Exit
 FromWorker = (
     Hello
+    | Warming
     | Ready
     | BatchStarted
     | ItemStarted
@@ -339,8 +363,11 @@ FromWorker = (
 )
 
 EXIT_OK = 0
+EXIT_INTERNAL = 1
+"""A bug of ours, or a start that failed: as Python itself leaves after an uncaught exception."""
 EXIT_PARENT_GONE = 70
 EXIT_RECYCLE = 75
+"""The process is used up, and says so: a fresh one is wanted. No crash."""
 EXIT_STICKY_DEVICE = 76
 EXIT_CONFIGURATION = 78
 

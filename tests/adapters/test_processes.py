@@ -33,7 +33,7 @@ from watcher.core.events import (
     WorkerReady,
 )
 from watcher.core.job import Fingerprint, Identity, Job, JobState
-from watcher.wire import EngineChoice, Limits
+from watcher.wire import PROTOCOL, EngineChoice, Hello, Limits, encode
 from watcher.worker.faults import VARIABLE
 
 if TYPE_CHECKING:
@@ -416,11 +416,12 @@ def test_a_successor_is_another_incarnation(tmp_path: Path) -> None:
 
 # --- processes that break the contract ---------------------------------------------------------------------
 
-HEAD = """
+HEAD = f"""
 import os, sys, time
 reports = int(sys.argv[sys.argv.index("--reports-fd") + 1])
 commands = int(sys.argv[sys.argv.index("--commands-fd") + 1])
-HELLO = b'{"type":"hello","protocol":1,"pid":1,"version":"0"}\\n'
+PROTOCOL = b"{PROTOCOL}"
+HELLO = {encode(Hello(pid=1, version="0"))!r}
 """
 
 
@@ -474,7 +475,7 @@ def test_what_is_no_message_is_garbage(rogue: Any, line: str) -> None:
 
 
 def test_another_protocol_is_refused(rogue: Any) -> None:
-    bench = rogue("os.write(reports, HELLO.replace(b'1,', b'99,', 1)); time.sleep(600)")
+    bench = rogue("os.write(reports, HELLO.replace(PROTOCOL, b'99', 1)); time.sleep(600)")
 
     assert "protocol 99" in only_exit(bench.until(WorkerExited)).story
 

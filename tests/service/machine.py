@@ -273,7 +273,7 @@ class PlayedWorker:
         }
         self._say(e.WorkerReady(self._origin, now_ns, {}, engine, device, 1, 1))
 
-    def submit(self, incarnation: int, batch: Batch) -> None:
+    def submit(self, incarnation: int, batch: Batch, *, device: str | None = None) -> None:  # noqa: ARG002 - the port's
         assert incarnation == self._origin.incarnation
         received_ns = self._clock.now().mono_ns
         self._say(e.BatchStarted(self._origin, batch.id))
@@ -317,6 +317,9 @@ class PlayedWorker:
             )
         report = replace(report, sha256_out=hashlib.sha256(result).hexdigest())
         return e.ItemDone(self._origin, batch, item.job.id, unchanged=False, reason=None, report=report)
+
+    def ping(self, incarnation: int, number: int) -> None:
+        self._say(e.WorkerPonged(e.Origin("hot", incarnation, 1, "here"), number))
 
     def drain(self, incarnation: int) -> None:
         self._say(e.WorkerExited(e.Origin("hot", incarnation, 1, "here"), 0, "drained"))

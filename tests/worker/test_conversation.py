@@ -263,13 +263,13 @@ def test_garbage_is_refused(talk: Talk) -> None:
     worker = talk()
     worker.ready()
     worker.send_line(b"\x00\xff not json\n")
-    assert fatal_of(worker).exit_code == 70
+    assert fatal_of(worker).exit_code == 1
 
 
 def test_work_before_configuration_is_refused(talk: Talk) -> None:
     worker = talk()
     worker.send(Exit())
-    assert fatal_of(worker).exit_code == 70
+    assert fatal_of(worker).exit_code == 1
 
 
 def test_an_engine_that_does_not_exist_is_a_configuration_error(talk: Talk) -> None:

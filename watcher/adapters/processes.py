@@ -270,7 +270,7 @@ class WorkerProcess:
         match message:
             case wire.Hello() if message.protocol != wire.PROTOCOL:
                 self.kill(f"it speaks protocol {message.protocol}, the service {wire.PROTOCOL}")
-            case wire.Hello() | wire.Pong():
+            case wire.Hello():
                 pass
             case wire.Fatal():
                 self._fatal = message
@@ -303,11 +303,14 @@ class _Processes:
         for process in self._processes.values():
             process.close(timeout_s=5.0)
 
-    def _start(self, incarnation: int) -> WorkerProcess | None:
+    def _start(self, incarnation: int, device: str | None = None) -> WorkerProcess | None:
         """Start a process; a start that fails is told as an exit."""
+        setup = self._setup
+        if device is not None:
+            setup = replace(setup, engine=msgspec.structs.replace(setup.engine, device=device))
         self._processes = {number: process for number, process in self._processes.items() if process.is_alive}
         try:
-            process = WorkerProcess(incarnation, self._path, self._setup, self._sink, self._clock)
+            process = WorkerProcess(incarnation, self._path, setup, self._sink, self._clock)
         except OSError as error:  # no memory, no processes, no descriptors left
             origin = e.Origin(self._path, incarnation, 0, socket.gethostname())
             self._sink(e.WorkerExited(origin, 1, f"could not be started: {error}"))
@@ -325,11 +328,17 @@ class HotExecutor(_Processes):
         """Start the process."""
         self._start(incarnation)
 
-    def submit(self, incarnation: int, batch: Batch) -> None:
+    def submit(self, incarnation: int, batch: Batch, *, device: str | None = None) -> None:  # noqa: ARG002 - its process has a device
         """Send the batch to that incarnation; if it is dead, its exit tells."""
         process = self._processes.get(incarnation)
         if process is not None:
             process.send_batch(batch)
+
+    def ping(self, incarnation: int, number: int) -> None:
+        """Ask whether its thread is free."""
+        process = self._processes.get(incarnation)
+        if process is not None:
+            process.send(wire.Ping(number=number))
 
     def drain(self, incarnation: int) -> None:
         """End after the running batch."""
@@ -343,9 +352,9 @@ class ColdExecutor(_Processes):
 
     _path = "cold"
 
-    def submit(self, incarnation: int, batch: Batch) -> None:
+    def submit(self, incarnation: int, batch: Batch, *, device: str | None = None) -> None:
         """Start a one-shot with this batch."""
-        process = self._start(incarnation)
+        process = self._start(incarnation, device)
         if process is not None:
             process.send_batch(batch)
             process.end_of_work()
@@ -438,7 +447,7 @@ def _work_report(
     )
 
 
-def _event(message: wire.FromWorker, origin: e.Origin, received_ns: int) -> e.Event:  # noqa: PLR0911 - a table
+def _event(message: wire.FromWorker, origin: e.Origin, received_ns: int) -> e.Event:  # noqa: C901, PLR0911 - a table
     match message:
         case wire.Ready():
             return e.WorkerReady(
@@ -449,13 +458,28 @@ def _event(message: wire.FromWorker, origin: e.Origin, received_ns: int) -> e.Ev
                 _json(message.device),
                 message.rss_bytes,
                 message.model_loads,
+                message.open_files,
+                message.golden_px,
+                message.golden_ns,
             )
+        case wire.Warming():
+            return e.WorkerWarming(origin)
+        case wire.Pong():
+            return e.WorkerPonged(origin, message.number)
         case wire.BatchStarted():
             return e.BatchStarted(origin, message.batch)
         case wire.ItemStarted():
             return e.ItemStarted(origin, message.batch, message.job)
         case wire.ItemProgressed():
-            return e.ItemProgressed(origin, message.batch, message.job, message.phase)
+            return e.ItemProgressed(
+                origin,
+                message.batch,
+                message.job,
+                message.phase,
+                message.spent_ns,
+                message.next,
+                message.units,
+            )
         case wire.ItemDone():
             return e.ItemDone(
                 origin,
@@ -481,6 +505,6 @@ def _event(message: wire.FromWorker, origin: e.Origin, received_ns: int) -> e.Ev
                 _work_report(message, received_ns),
             )
         case wire.BatchDone():
-            return e.BatchDone(origin, message.batch, message.rss_bytes)
+            return e.BatchDone(origin, message.batch, message.rss_bytes, message.open_files)
         case _:
             raise wire.WireError(f"{type(message).__name__} is no event")

@@ -122,10 +122,22 @@ class RunBatch:
 
 @dataclass(frozen=True, slots=True)
 class RunCold:
-    """Start a one-shot process with this batch."""
+    """Start a one-shot process with this batch.
+
+    `device` overrides the configured one: what did not fit into an accelerator's memory runs on the CPU.
+    """
 
     incarnation: int
     batch: Batch
+    device: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PingWorker:
+    """Ask the idle resident worker whether its thread is free: answers `WorkerPonged`."""
+
+    incarnation: int
+    number: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,6 +245,7 @@ Command = (
     | StartWorker
     | RunBatch
     | RunCold
+    | PingWorker
     | KillWorker
     | DrainWorker
     | SealResult

@@ -233,6 +233,25 @@ class WorkerReady:
     device: JsonObject
     rss_bytes: int
     model_loads: int
+    open_files: int | None = None
+    golden_px: int = 0
+    """Size of the self-test's crop, and how long the warm model took for it."""
+    golden_ns: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerWarming:
+    """A worker has loaded its model; warm-up and self-test begin."""
+
+    origin: Origin
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerPonged:
+    """The thread that works has answered `PingWorker`: it is free."""
+
+    origin: Origin
+    number: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,12 +273,21 @@ class ItemStarted:
 
 @dataclass(frozen=True, slots=True)
 class ItemProgressed:
-    """A phase or a crop is over."""
+    """A phase or a crop is over.
+
+    Attributes:
+        phase: what is over; `spent_ns` is its time.
+        next_phase: what begins, or None.
+        units: how much it has to do: bytes for `read` and `decode`, pixels for others.
+    """
 
     origin: Origin
     batch: str
     job: str
     phase: str
+    spent_ns: int = 0
+    next_phase: str | None = None
+    units: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,6 +343,34 @@ class BatchDone:
     origin: Origin
     batch: str
     rss_bytes: int
+    open_files: int | None = None
+
+
+ExitCause = Literal["exited", "signal", "oom_suspected", "killed"]
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What is known of the end of a process.
+
+    Attributes:
+        cause: `exited` with a code; by a `signal`; `oom_suspected` for a SIGKILL that is none of ours;
+            `killed` by the service.
+        exit_code: its exit code, or None after a signal.
+        signal: the signal's name.
+        rss_bytes: the last memory that it told of, or 0.
+        oom_kills: processes that the kernel killed for want of memory meanwhile; None where it does not say.
+        process_state: before a kill of ours, the kernel's letter for it (`T` stopped, `D` waits for a disk).
+        output: the end of what it wrote to standard error: its stacks, if it left any.
+    """
+
+    cause: ExitCause
+    exit_code: int | None
+    signal: str | None = None
+    rss_bytes: int = 0
+    oom_kills: int | None = None
+    process_state: str | None = None
+    output: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,6 +389,17 @@ class WorkerExited:
     story: str
     reason: str | None = None
     remedy: str | None = None
+    evidence: Evidence | None = None
+
+
+# --- the machine -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryObserved:
+    """How much memory another process could take now, in bytes; None where the system does not say."""
+
+    available_bytes: int | None
 
 
 # --- the outbox --------------------------------------------------------------------------------------------
@@ -402,7 +469,9 @@ Event = (
     | RetryRequested
     | DrainRequested
     | TimerFired
+    | WorkerWarming
     | WorkerReady
+    | WorkerPonged
     | BatchStarted
     | ItemStarted
     | ItemProgressed
@@ -412,6 +481,7 @@ Event = (
     | ItemFailed
     | BatchDone
     | WorkerExited
+    | MemoryObserved
     | ResultSealed
     | SourceChanged
     | StageLost

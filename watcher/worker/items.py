@@ -41,13 +41,12 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from watcher.wire import FailureCode, FromWorker, Item, Limits, MarkSource
+    from watcher.wire import FailureCode, FromWorker, Item, Limits, MarkSource, Phase
     from watcher.worker.engines.protocol import Crop, Engine
     from watcher.worker.faults import Faults
     from watcher.worker.imaging.composite import Canvas
     from watcher.worker.imaging.crops import CropPlan
     from watcher.worker.imaging.decode import Picture, SourceFile
-    from watcher.worker.phases import Phase
 
     Mask = NDArray[np.bool_]
 

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, NoReturn
 import watcher
 from watcher.wire import (
     EXIT_CONFIGURATION,
+    EXIT_INTERNAL,
     EXIT_OK,
     EXIT_STICKY_DEVICE,
     BatchDone,
@@ -46,7 +47,6 @@ if TYPE_CHECKING:
     from watcher.worker.engines.protocol import Engine
     from watcher.worker.items import ItemServer
 
-EXIT_INTERNAL = 70
 _STDOUT, _STDERR = 1, 2
 _REPORT_BUG = "restart the service; if it comes back, report it with the worker's log"
 _UPGRADE = "the service and its workers are of different versions: restart the service after an upgrade"

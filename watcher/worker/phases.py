@@ -6,11 +6,8 @@ Rule: phases are entered, never nested or stopped, so the segments tile the item
 from __future__ import annotations
 
 import time
-from typing import Literal
 
-from watcher.wire import ItemTimes, WorkSegments
-
-Phase = Literal["read", "decode", "mask", "preprocess", "inference", "composite", "encode"]
+from watcher.wire import ItemTimes, Phase, WorkSegments
 
 
 class PhaseClock:
