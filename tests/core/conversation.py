@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from watcher.core import commands as c
 from watcher.core import events as e
-from watcher.core.job import Fingerprint, Job, JobState
+from watcher.core.job import Fingerprint, Identity, Job, JobState
 from watcher.core.pipeline import Pipeline
 from watcher.core.policy import Policy
 
@@ -166,6 +166,8 @@ class Process:
     unkillable: bool = False
     stuck: bool = False
     """It makes no progress any more."""
+    careful: bool = False
+    """It has one suspect, alone."""
     judged: bool = False
     """What its end costs its jobs was counted."""
     read: bool = False
@@ -187,6 +189,7 @@ class Process:
         assert self.alive
         assert self.batch is None, "a second batch was given to a busy worker"
         self.batch, self.read = batch, False
+        self.careful = _is_careful(batch)
         self.unreported = list(batch.items)
 
     # --- what it says ---
@@ -363,8 +366,8 @@ class Evidence:
 
     spent: Counter[str] = field(default_factory=Counter)
     """Attempts of each job that count: its process died or stalled, its engine or its result failed."""
-    blamed: Counter[str] = field(default_factory=Counter)
-    """Those of them in which it was alone in a process that died or stalled."""
+    blamed: Counter[Identity] = field(default_factory=Counter)
+    """Of each content: how often it was alone in a process that died or stalled."""
     surely_spent: Counter[str] = field(default_factory=Counter)
     convicted: Counter[str] = field(default_factory=Counter)
     """Those of `spent` and of `blamed` that the service has surely journalled."""
@@ -451,7 +454,7 @@ class Evidence:
         """A job that is given away has the attempts and the faults that it earned."""
         assert job.attempts <= self.spent[job.id] + 1, "an attempt was counted that was none"
         assert job.attempts > self.surely_spent[job.id], "an attempt was not counted"
-        assert job.solo_faults <= self.blamed[job.id], "it is blamed for what it did not do"
+        assert job.solo_faults <= self.blamed[job.identity], "it is blamed for what it did not do"
         assert self.convicted[job.id] < max_solo_faults, "a poison job is tried once more"
 
 
@@ -718,11 +721,11 @@ class World:
             since_ns = job.clock.observed_ns if job.clock is not None else 0
             assert self.evidence.gone_ns.get(job.source, -1) >= since_ns, "its picture has always been there"
         if job.state is JobState.QUARANTINED and job.duplicate_of is None:
-            assert self.evidence.blamed[job.id] >= self.policy.retry.max_solo_faults, (
+            assert self.evidence.blamed[job.identity] >= self.policy.retry.max_solo_faults, (
                 "quarantined without guilt"
             )
 
-    def _begin(self, command: c.Command) -> None:  # noqa: C901, PLR0912 - one flat table of commands
+    def _begin(self, command: c.Command) -> None:  # noqa: C901, PLR0912, PLR0915 - one flat table of commands
         match command:
             case c.ObserveFile() | c.RescanInbox() | c.HashFile():
                 self._reports.append(self._look_wanted(command))
@@ -737,11 +740,19 @@ class World:
                 self._process(command.incarnation).give(command.batch)
             case c.RunCold():
                 self._check_saved(command.batch)
-                lively = [process for process in self.colds if not process.unkillable]
-                assert len(lively) < self.policy.cold.max_parallel
+                careful = _is_careful(command.batch)
+                beside = [
+                    process for process in self.colds if not process.unkillable and process.careful is careful
+                ]
+                assert len(beside) < (1 if careful else self.policy.cold.max_parallel)
                 process = Process(self, "cold", command.incarnation, spawned_ns=self.now_ns)
                 self.processes.append(process)
                 process.give(command.batch)
+            case c.PingWorker():
+                process = self._process(command.incarnation)
+                assert process.batch is None, "a busy worker is not asked"
+                if process.alive and not process.stuck:
+                    self._answers.append(e.WorkerPonged(process.origin, command.number))
             case c.KillWorker():
                 process = self._process(command.incarnation)
                 self.count_loss(process)
@@ -820,7 +831,7 @@ class World:
         alone = process.batch is not None and len(process.batch.items) == 1
         for item in process.unreported:
             self.evidence.spent[item.job.id] += 1
-            self.evidence.blamed[item.job.id] += alone
+            self.evidence.blamed[item.job.identity] += alone
 
     def lost_by(self, process: Process) -> list[str]:
         """The jobs whose attempt ends with this process."""
@@ -1151,7 +1162,8 @@ class World:
             step_s = min(rest_s, max((at_ns - self.now_ns) / NS, 0.001) if at_ns is not None else rest_s)
             self.advance(step_s)
             quiet = all(
-                isinstance(command, c.RescanInbox | c.Log | c.ObserveFile) for command in self.commands[mark:]
+                isinstance(command, c.RescanInbox | c.Log | c.ObserveFile | c.PingWorker)
+                for command in self.commands[mark:]
             )
             rest_s = rest_s - step_s if quiet else seconds
             if not quiet and self.lives > 0:
@@ -1195,6 +1207,10 @@ class World:
     def hush(self) -> None:
         """Forget the commands so far."""
         self.commands.clear()
+
+
+def _is_careful(batch: c.Batch) -> bool:
+    return any(item.job.needs_own_process for item in batch.items)
 
 
 def check_record(job: Job) -> None:

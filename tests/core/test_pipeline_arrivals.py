@@ -57,7 +57,7 @@ def test_nothing_happens_after_the_job_is_done() -> None:
         world.rescan()
     world.notify("a.jpg", e.Hint.MODIFIED)
     world.settle(3600.0)
-    assert {type(command) for command in world.commands} <= {c.RescanInbox, c.Log}
+    assert {type(command) for command in world.commands} <= {c.RescanInbox, c.Log, c.PingWorker}
     assert world.said("job.already_done") == []
 
 

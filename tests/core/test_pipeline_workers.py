@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from tests.core.conversation import World, cleaned
+from tests.core.conversation import NS, World, cleaned
 from watcher.core import commands as c
 from watcher.core import events as e
 from watcher.core.policy import ArrivalPolicy, BatchPolicy, ColdPolicy, Policy, WorkerPolicy
@@ -365,7 +365,8 @@ def test_the_measured_cold_time_is_what_a_start_is_worth_waiting_for() -> None:
     drop_marked(world, "a.jpg")
     world.cold.ready()
     world.cold.serve(world.cold.begin())
-    assert 2 < world.pipeline._lanes.cold_estimate_s < 3
+    world.cold.batch_done()
+    assert 2 < world.pipeline._lanes.cold_s(world.job("a.jpg")) < 3
 
 
 def test_a_start_that_takes_too_long_is_killed_and_called_stalled() -> None:
@@ -454,9 +455,9 @@ def test_a_worker_that_makes_no_progress_is_killed_and_its_picture_served_cold()
     world = ready_world()
     drop_marked(world, "a.jpg")
     world.hot.begin()
-    world.advance(119)
+    world.advance(4.9)
     assert world.given(c.KillWorker) == []
-    world.advance(2)
+    world.advance(0.2)
     assert len(world.given(c.KillWorker)) == 1
     world.work()
     assert world.states() == ["done"]
@@ -468,8 +469,9 @@ def test_progress_puts_the_stall_off() -> None:
     drop_marked(world, "a.jpg")
     item = world.hot.begin()
     for _ in range(5):
-        world.advance(100)
-        world.send(e.ItemProgressed(world.hot.origin, "b1", item.job.id, "inference"))
+        world.advance(4.9)
+        progress = e.ItemProgressed(world.hot.origin, "b1", item.job.id, "read", 4 * NS, next_phase="read")
+        world.send(progress)
     assert world.given(c.KillWorker) == []
 
 
@@ -480,7 +482,7 @@ def test_others_go_cold_as_soon_as_a_kill_is_decided() -> None:
     world.hot.begin()
     world.hot.unkillable = True
     drop_marked(world, "b.jpg")
-    world.advance(121)
+    world.advance(5.1)
     assert [sources(run) for run in world.given(c.RunCold)] == [["b.jpg"]]
     world.cold.ready()
     world.cold.serve(world.cold.begin())
@@ -493,7 +495,7 @@ def test_the_pictures_of_a_process_that_cannot_be_killed_are_served_without_it()
     stuck = world.hot
     item = stuck.begin()
     stuck.unkillable = True
-    world.advance(130)
+    world.advance(11)
     (run,) = world.given(c.RunCold)
     assert run.batch.items[0].stage_name != item.stage_name, "it may still write under the old name"
     report = stuck.report(item, cleaned(b"picture a.jpg", b"a mask"))
@@ -523,7 +525,7 @@ def test_a_one_shot_that_cannot_be_killed_does_not_block_the_cold_path() -> None
 def test_a_one_shot_that_never_gets_ready_is_killed() -> None:
     world = World(Policy(once=True))
     drop_marked(world, "a.jpg")
-    world.advance(241)
+    world.advance(121)
     assert len(world.given(c.KillWorker)) == 1
     world.settle()
     assert world.states() == ["done"]
@@ -538,8 +540,9 @@ def test_a_busy_healthy_worker_sends_nobody_to_the_cold_path() -> None:
         drop_marked(world, f"{number}.jpg")
     item = world.hot.begin()
     for _ in range(60):
-        world.advance(10)
-        world.send(e.ItemProgressed(world.hot.origin, "b1", item.job.id, "inference"))
+        world.advance(4)
+        progress = e.ItemProgressed(world.hot.origin, "b1", item.job.id, "read", 4 * NS, next_phase="read")
+        world.send(progress)
     assert world.given(c.RunCold) == []
 
 

@@ -101,6 +101,9 @@ ROUTES = [
     (W.BUSY, None, False, "wait", R.READY),
     (W.BUSY, None, True, "wait", R.READY),
     (W.STARTING, None, False, "wait", R.READY),
+    (W.WARMING, None, False, "wait", R.READY),
+    (W.WARMING, None, True, "cold", R.STARTING),
+    (W.WARMING, "crashed", False, "cold", R.CRASHED),
     (W.STARTING, None, True, "cold", R.STARTING),
     (W.STARTING, "crashed", False, "cold", R.CRASHED),
     (W.STARTING, "stalled", False, "cold", R.STALLED),
@@ -124,7 +127,7 @@ def situation(
         worker=worker,
         fault=fault,  # type: ignore[arg-type] # parametrised literal
         waited_s=11.0 if late else 9.0,
-        cold_estimate_s=10.0,
+        cold_s=10.0,
         suspect=more.get("suspect", False),
         once=more.get("once", False),
     )

@@ -11,45 +11,65 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from watcher.core.commands import Command, DrainWorker, KillWorker, Log, StartWorker
 from watcher.core.policy import WorkerPolicy
-from watcher.core.supervision import ALIVE, TRANSITIONS, Report, Supervisor, WorkerState
+from watcher.core.supervision import ALIVE, TRANSITIONS, Report, Supervisor, Usage, WorkerState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
 NS = 1_000_000_000
 S, R = WorkerState, Report
+STALL_S = 120
+WARM = Usage(rss_bytes=400_000_000, open_files=20)
 ENDS = {
     R.EXITED: S.BACKOFF,
     R.EXITED_TOO_OFTEN: S.OPEN,
-    R.EXITED_FOR_GOOD: S.DISABLED,
     R.EXITED_UNWANTED: S.STOPPED,
 }
 EXPECTED = {
     S.STOPPED: {R.WANTED: S.STARTING},
     S.STARTING: {
         **ENDS,
+        R.EXITED_FOR_GOOD: S.DISABLED,
+        R.LOADED: S.WARMING,
         R.BECAME_READY: S.READY,
         R.DRAIN_BEGUN: S.KILLING,
         R.DEADLINE_PASSED: S.KILLING,
     },
-    S.READY: {**ENDS, R.BATCH_GIVEN: S.BUSY, R.DRAIN_BEGUN: S.DRAINING},
+    S.WARMING: {
+        **ENDS,
+        R.EXITED_FOR_GOOD: S.DISABLED,
+        R.BECAME_READY: S.READY,
+        R.DRAIN_BEGUN: S.KILLING,
+        R.DEADLINE_PASSED: S.KILLING,
+    },
+    S.READY: {
+        **ENDS,
+        R.EXITED_USED_UP: S.STOPPED,
+        R.BATCH_GIVEN: S.BUSY,
+        R.PING_DUE: S.READY,
+        R.DRAIN_BEGUN: S.DRAINING,
+        R.DEADLINE_PASSED: S.KILLING,
+    },
     S.BUSY: {
         **ENDS,
+        R.EXITED_USED_UP: S.STOPPED,
         R.BATCH_ENDED: S.READY,
         R.DRAIN_BEGUN: S.DRAINING,
         R.DEADLINE_PASSED: S.KILLING,
     },
     S.DRAINING: {
         R.DEADLINE_PASSED: S.KILLING,
-        R.EXITED: S.STOPPED,
+        R.EXITED_USED_UP: S.STOPPED,
         R.EXITED_UNWANTED: S.STOPPED,
     },
     S.KILLING: {**ENDS, R.DEADLINE_PASSED: S.KILLING},
     S.BACKOFF: {R.DRAIN_BEGUN: S.STOPPED, R.DEADLINE_PASSED: S.STARTING},
     S.OPEN: {R.DRAIN_BEGUN: S.STOPPED, R.DEADLINE_PASSED: S.HALF_OPEN},
     S.HALF_OPEN: {
-        **ENDS,
-        R.EXITED: S.OPEN,
+        R.EXITED_TOO_OFTEN: S.OPEN,
+        R.EXITED_UNWANTED: S.STOPPED,
+        R.EXITED_FOR_GOOD: S.DISABLED,
+        R.LOADED: S.HALF_OPEN,
         R.BECAME_READY: S.READY,
         R.DRAIN_BEGUN: S.KILLING,
         R.DEADLINE_PASSED: S.KILLING,
@@ -93,10 +113,10 @@ class Life:
         self.take(self.supervisor.want(self.now_ns))
 
     def ready(self) -> None:
-        self.take(self.supervisor.became_ready(self.now_ns))
+        self.take(self.supervisor.became_ready(WARM, self.now_ns))
 
     def busy(self) -> None:
-        self.take(self.supervisor.batch_given(self.now_ns))
+        self.take(self.supervisor.batch_given(self.now_ns + STALL_S * NS))
 
     def exit(self, code: int = -9) -> None:
         self.take(self.supervisor.exited(code, self.now_ns))
@@ -143,7 +163,7 @@ def test_a_healthy_life_and_a_good_batch_start_the_pauses_over() -> None:
     life.ready()
     life.wait(61)
     life.busy()
-    life.take(life.supervisor.batch_ended(1, 0, life.now_ns))
+    life.take(life.supervisor.batch_ended(WARM, life.now_ns))
     life.exit()
     assert life.wait_s == 0.25
 
@@ -154,7 +174,7 @@ def test_a_worker_that_dies_young_does_not_start_the_pauses_over() -> None:
     for _ in range(3):
         life.ready()
         life.busy()
-        life.take(life.supervisor.batch_ended(1, 0, life.now_ns))
+        life.take(life.supervisor.batch_ended(WARM, life.now_ns))
         life.exit()
         last_s = life.wait_s
         life.wait(last_s)
@@ -229,27 +249,39 @@ def test_progress_puts_the_deadline_off_only_while_busy() -> None:
     life = Life()
     life.start()
     life.wait(100)
-    life.supervisor.progressed(life.now_ns)
+    life.supervisor.put_off(life.now_ns + STALL_S * NS)
     assert life.wait_s == 20
     life.ready()
     life.busy()
     life.wait(100)
-    life.supervisor.progressed(life.now_ns)
+    life.supervisor.put_off(life.now_ns + STALL_S * NS)
     assert life.wait_s == 120
 
 
 @pytest.mark.parametrize(
-    ("policy", "items", "rss_bytes"),
-    [(WorkerPolicy(recycle_items=3), 3, 0), (WorkerPolicy(recycle_rss_bytes=10), 1, 11)],
+    ("policy", "usage", "scarce"),
+    [
+        (WorkerPolicy(recycle_items=3), WARM, False),
+        (WorkerPolicy(recycle_growth_bytes=10), Usage(WARM.rss_bytes + 11, WARM.open_files), False),
+        (WorkerPolicy(scarce_bytes=20), Usage(WARM.rss_bytes + 11, WARM.open_files), True),
+        (WorkerPolicy(recycle_files=5), Usage(WARM.rss_bytes, 26), False),
+        (WorkerPolicy(recycle_age_s=7.0), WARM, False),
+    ],
+    ids=["items", "memory", "scarce memory", "files", "age"],
 )
 def test_a_used_up_worker_is_drained_between_batches_and_replaced_without_a_fault(
-    policy: WorkerPolicy, items: int, rss_bytes: int
+    policy: WorkerPolicy,
+    usage: Usage,
+    scarce: bool,  # noqa: FBT001 - parametrised
 ) -> None:
     life = Life(policy)
     life.start()
     life.ready()
+    life.wait(7)
     life.busy()
-    life.take(life.supervisor.batch_ended(items, rss_bytes, life.now_ns))
+    for _ in range(3):
+        life.supervisor.item_ended()
+    life.take(life.supervisor.batch_ended(usage, life.now_ns, scarce=scarce))
     assert life.given(DrainWorker) == 1
     life.exit(0)
     assert life.supervisor.state is S.STARTING
@@ -275,6 +307,7 @@ def _live_to(state: WorkerState) -> Life:
     ways: dict[WorkerState, tuple[Callable[[], object], ...]] = {
         S.STOPPED: (),
         S.STARTING: (life.start,),
+        S.WARMING: (life.start, life.supervisor.loaded),
         S.READY: (life.start, life.ready),
         S.BUSY: (life.start, life.ready, life.busy),
         S.DRAINING: (life.start, life.ready, lambda: life.supervisor._drain(life.now_ns)),
@@ -331,22 +364,23 @@ class SupervisedLife(RuleBasedStateMachine):
     @precondition(lambda self: self.alive)
     @rule()
     def ready(self) -> None:
-        self.take(self.life.supervisor.became_ready(self.life.now_ns))
+        self.take(self.life.supervisor.became_ready(WARM, self.life.now_ns))
 
     @precondition(lambda self: self.life.supervisor.state is S.READY)
     @rule()
     def give(self) -> None:
-        self.take(self.life.supervisor.batch_given(self.life.now_ns))
+        self.take(self.life.supervisor.batch_given(self.life.now_ns + STALL_S * NS))
 
     @precondition(lambda self: self.life.supervisor.state in {S.BUSY, S.KILLING, S.DRAINING})
     @rule()
     def end_batch(self) -> None:
-        self.take(self.life.supervisor.batch_ended(1, 0, self.life.now_ns))
+        self.life.supervisor.item_ended()
+        self.take(self.life.supervisor.batch_ended(WARM, self.life.now_ns))
 
     @precondition(lambda self: self.alive)
     @rule()
     def progress(self) -> None:
-        self.life.supervisor.progressed(self.life.now_ns)
+        self.life.supervisor.put_off(self.life.now_ns + STALL_S * NS)
 
     @precondition(lambda self: self.alive)
     @rule(code=st.sampled_from([0, -9, 1, 1, 70]))
@@ -381,7 +415,7 @@ class SupervisedLife(RuleBasedStateMachine):
     @invariant()
     def no_state_can_stand_still(self) -> None:
         supervisor = self.life.supervisor
-        at_rest = {S.STOPPED, S.READY, S.DISABLED}
+        at_rest = {S.STOPPED, S.DISABLED}
         assert (supervisor.deadline_ns is None) is (supervisor.state in at_rest), supervisor.state
 
     @invariant()

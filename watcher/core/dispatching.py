@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import takewhile
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Final, cast
 
 from watcher.core import commands as c
 from watcher.core.batching import choose_batch, linger_until_ns
@@ -33,6 +33,10 @@ if TYPE_CHECKING:
     from watcher.core.matching import Matching
     from watcher.core.pairing import Recipes
     from watcher.core.policy import Policy
+
+
+_WAITED_FOR: Final = frozenset({WorkerState.STARTING, WorkerState.WARMING, WorkerState.DRAINING})
+"""States in which a job waits for the resident worker's start, for a while."""
 
 
 class Dispatching:
@@ -66,7 +70,7 @@ class Dispatching:
         self._linger_until_ns = 0
         if self._lanes.hot_is_free:
             self._dispatch_hot(now)
-        while self._lanes.cold_is_free(now.mono_ns) and self._dispatch_cold(now):
+        while self._dispatch_cold(now):
             pass
 
     def due_ns(self, now_ns: int) -> int | None:
@@ -84,13 +88,14 @@ class Dispatching:
 
     def _start_late_ns(self, now_ns: int) -> int:
         """When the next job has waited too long for a worker that starts (0: none will)."""
-        waits_for_start = self._lanes.supervisor.state in {WorkerState.STARTING, WorkerState.DRAINING}
-        if not waits_for_start or not self._lanes.cold_is_free(now_ns):
+        if self._lanes.supervisor.state not in _WAITED_FOR or not self._lanes.cold_is_free(now_ns):
             return 0
-        patience_ns = round(self._lanes.cold_estimate_s * NS_PER_S) + 1
-        clocks = (job.clock for job in self._ledger.jobs.ready() if job.clock is not None)
-        late_ns = (clock.ready_ns + patience_ns for clock in clocks)
-        return next((at_ns for at_ns in late_ns if at_ns > now_ns), 0)
+        for job in self._ledger.jobs.ready():
+            if job.clock is not None:
+                late_ns = job.clock.ready_ns + round(self._lanes.cold_s(job) * NS_PER_S) + 1
+                if late_ns > now_ns:
+                    return late_ns
+        return 0
 
     def _is_time(self, now: e.Instant) -> bool:
         if self._intake.lost is not None or not self._intake.listed:
@@ -114,14 +119,14 @@ class Dispatching:
             self._linger_until_ns = until_ns
             return
         batch = self._with_care(batch)
-        if any(job.suspect for job in batch):  # only without a cold path: a suspect goes alone
-            batch = tuple(takewhile(lambda job: not job.suspect, batch)) or batch[:1]
+        if any(job.needs_own_process for job in batch):  # only without a cold path: a suspect goes alone
+            batch = tuple(takewhile(lambda job: not job.needs_own_process, batch)) or batch[:1]
         incarnation = self._lanes.supervisor.incarnation
         flight = self._lanes.take_off(incarnation, "hot", PathReason.READY, batch, now.mono_ns)
         items = self._board(batch, now)
         self._tell_path("hot", flight.reason)
         self._ledger.emit(c.RunBatch(incarnation, c.Batch(flight.batch, items)))
-        self._ledger.emit(*self._lanes.supervisor.batch_given(now.mono_ns))
+        self._ledger.emit(*self._lanes.supervisor.batch_given(self._lanes.flights.silent_until_ns(flight)))
 
     # --- cold ----------------------------------------------------------------------------------------------
 
@@ -131,21 +136,24 @@ class Dispatching:
         if first is None:
             return False
         reason = self._lanes.route(first, now.mono_ns).reason
-        batch = (first,) if first.suspect else self._cold_batch(reason, now)
+        batch = (first,) if first.needs_own_process else self._cold_batch(reason, now)
         incarnation = self._lanes.take_incarnation()
         flight = self._lanes.take_off(incarnation, "cold", reason, batch, now.mono_ns)
         items = self._board(batch, now)
         self._tell_path("cold", flight.reason)
-        self._ledger.emit(c.RunCold(incarnation, c.Batch(flight.batch, items)))
+        self._ledger.emit(c.RunCold(incarnation, c.Batch(flight.batch, items), flight.device))
         return True
 
     def _first_cold(self, now: e.Instant) -> Job | None:
         """A suspect, else the one that has waited longest: if it does not go cold, no younger one does."""
-        for job in self._ledger.jobs.suspects():
-            if self._may_go(job, now) == "cold":
-                return job
+        if self._lanes.cold_is_free(now.mono_ns, suspect=True):
+            for job in self._ledger.jobs.suspects():
+                if self._may_go(job, now) == "cold":
+                    return job
+        if not self._lanes.cold_is_free(now.mono_ns):
+            return None
         for job in self._ledger.jobs.ready():
-            if job.suspect or not self._is_complete(job):
+            if job.needs_own_process or not self._is_complete(job):
                 continue
             if self._may_go(job, now) == "cold":
                 return job
@@ -157,7 +165,9 @@ class Dispatching:
         same_way = (
             job
             for job in self._ledger.jobs.ready()
-            if self._may_go(job, now) == "cold" and self._lanes.route(job, now.mono_ns).reason is reason
+            if not job.needs_own_process
+            and self._may_go(job, now) == "cold"
+            and self._lanes.route(job, now.mono_ns).reason is reason
         )
         if reason is PathReason.ONCE:
             return self._with_care(tuple(same_way))

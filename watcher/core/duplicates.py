@@ -91,7 +91,7 @@ class Duplicates:
         if job.is_refused:
             self._refuse_like(job, duplicate, now)
         elif not job.has_result:
-            self._stand_alone(duplicate)
+            self._stand_alone(duplicate.inheriting(job))
         elif self._intake.facts(duplicate.source) is None:
             pass  # its end is not known here: the journal is asked when its picture is known
         elif self._intake.may_hold(job.source, job.identity.picture_sha256):

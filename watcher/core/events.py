@@ -338,12 +338,13 @@ class ItemFailed:
 
 @dataclass(frozen=True, slots=True)
 class BatchDone:
-    """Every item was reported."""
+    """Every item was reported on, or is given back: not begun, since the batch had enough pixels."""
 
     origin: Origin
     batch: str
     rss_bytes: int
     open_files: int | None = None
+    given_back: tuple[str, ...] = ()
 
 
 ExitCause = Literal["exited", "signal", "oom_suspected", "killed"]
@@ -397,9 +398,9 @@ class WorkerExited:
 
 @dataclass(frozen=True, slots=True)
 class MemoryObserved:
-    """How much memory another process could take now, in bytes; None where the system does not say."""
+    """How much memory another process could take now, in bytes."""
 
-    available_bytes: int | None
+    available_bytes: int
 
 
 # --- the outbox --------------------------------------------------------------------------------------------

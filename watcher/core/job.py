@@ -183,8 +183,8 @@ class Identity:
 class JobClock:
     """Monotonic instants of the chain before the worker, in ns. Kept in memory only: they die with a boot.
 
-    `observed_ns`, `settled_ns` and `hashed_ns` belong to the last file that the job needed; `queued_ns` and
-    `lost_ns` add up over attempts.
+    `observed_ns`, `settled_ns` and `hashed_ns` belong to the last file that the job needed; `queued_ns`,
+    `company_ns` and `lost_ns` add up over attempts.
     """
 
     observed_ns: int
@@ -193,6 +193,8 @@ class JobClock:
     ready_ns: int
     dispatched_ns: int = 0
     queued_ns: int = 0
+    company_ns: int = 0
+    """In batches that were lost: how long others were served before its turn came."""
     lost_ns: int = 0
     backlog_ns: int = 0
     """Of the time between the first two instants: how long nobody looked, since enough else was at hand."""
@@ -219,6 +221,10 @@ class Job:
     """Crashes and stalls with this job alone in the process."""
     suspect: bool = False
     """It was being served when a process died: it runs alone until it is cleared."""
+    cpu_only: bool = False
+    """It did not fit into the accelerator's memory. Kept in memory only: another life may have more."""
+    losses: tuple[JsonObject, ...] = ()
+    """How the processes ended that had it and did not report on it, the last few (see `retry.loss_of`)."""
     duplicate_of: str | None = None
     retry_of: str | None = None
     stage_name: str | None = None
@@ -249,17 +255,44 @@ class Job:
         """True if it answers for the same bytes for good."""
         return self.state in ANSWERS
 
+    @property
+    def needs_own_process(self) -> bool:
+        """True if it must not go to the resident worker, nor in company."""
+        return self.suspect or self.cpu_only
+
+    @property
+    def files_bytes(self) -> int:
+        """Size of the picture's file and its mask's."""
+        mask = self.mask_fingerprint
+        return self.fingerprint.size_bytes + (mask.size_bytes if mask is not None else 0)
+
+    def inheriting(self, other: Job) -> Job:
+        """Return the job with what the same content was blamed for before: another name clears nobody."""
+        if not other.suspect or other.solo_faults < self.solo_faults:
+            return self
+        return replace(self, suspect=True, solo_faults=other.solo_faults, losses=other.losses)
+
     def unattempted(self) -> Job:
         """Return the job with its last dispatch taken back: that was not an attempt."""
         return replace(self, attempts=max(0, self.attempts - 1))
 
-    def lost_so_far(self, now_ns: int) -> Job:
-        """Return the job as one whose time since its dispatch was lost; it waits from now on."""
+    def lost_so_far(self, now_ns: int, company_ns: int = 0) -> Job:
+        """Return the job as one whose time since its dispatch was lost; it waits from now on.
+
+        Args:
+            now_ns: when it was lost.
+            company_ns: how long others of its batch were served before: that was a wait, and no loss.
+        """
         clock = self.clock
         if clock is None or not clock.dispatched_ns:
             return self
-        lost_ns = clock.lost_ns + now_ns - clock.dispatched_ns
-        return replace(self, clock=replace(clock, lost_ns=lost_ns, ready_ns=now_ns))
+        lost = replace(
+            clock,
+            company_ns=clock.company_ns + company_ns,
+            lost_ns=clock.lost_ns + now_ns - clock.dispatched_ns - company_ns,
+            ready_ns=now_ns,
+        )
+        return replace(self, clock=lost)
 
     def moved(self, cause: Cause) -> Job:
         """Return the job in the state that `cause` leads to.

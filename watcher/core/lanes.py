@@ -1,10 +1,10 @@
-"""The two ways to a worker: who serves now, what is in flight, what the last cold job took.
+"""The two ways to a worker: who serves now, who is free, what a one-shot would cost.
 
 Rules of this file:
-- A flight is one batch in one process. Its reports count only while it is the flight of that incarnation;
-  any other report is stale and is dropped by `flight_of`.
 - The hot lane carries one batch at a time; the cold lane `max_parallel` processes, each until it is reaped.
-- A process that outlives its kill is given up: its jobs go on without it, and its reports are stale.
+  Suspects have a lane of their own, one process wide: nobody waits behind what may hang.
+- A second one-shot is started only where memory for its model seems to be free.
+- The supervisor's deadline of a busy worker is its flight's (`hot_is_heard`).
 """
 
 from __future__ import annotations
@@ -12,44 +12,24 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal
 
+from watcher.core.flights import Flights
+from watcher.core.pace import ITEM
 from watcher.core.routing import PathReason, Situation, route
-from watcher.core.supervision import Supervisor, WorkerState
+from watcher.core.supervision import ALIVE, Supervisor, WorkerState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from watcher.core.events import Origin, WorkerReady
+    from watcher.core.events import WorkerReady
+    from watcher.core.flights import Flight
     from watcher.core.job import Job
     from watcher.core.policy import Policy
     from watcher.core.routing import Route
 
 _NS_PER_S: Final = 1_000_000_000
-
-
-@dataclass(slots=True)
-class Flight:
-    """One batch in one process."""
-
-    incarnation: int
-    batch: str
-    path: Literal["hot", "cold"]
-    reason: PathReason
-    jobs: dict[str, None]
-    """Jobs of the batch that were not reported on yet, in order."""
-    size: int
-    sent_ns: int
-    progressed_ns: int
-    in_progress: str | None = None
-    ready: WorkerReady | None = None
-    """Cold: the start of its own process."""
-    started: bool = False
-    """The process has read the batch."""
-    killed_ns: int | None = None
-    given_up: bool = False
-    first_hot_open: bool = False
-    """Hot: no item of this incarnation was reported before."""
-    done: bool = False
-    """`BatchDone` came; a cold process is still to be reaped."""
+_SECOND_MODEL: Final = 1.25
+"""So much more than a worker has used is taken to be enough for another one."""
+_SECOND_MODEL_BYTES: Final = 268_435_456
 
 
 @dataclass(slots=True)
@@ -59,7 +39,9 @@ class Lanes:
     policy: Policy
     jitter: Callable[[], float]
     supervisor: Supervisor = field(init=False)
-    flights: dict[int, Flight] = field(default_factory=dict)
+    flights: Flights = field(init=False)
+    memory_bytes: int | None = None
+    """What another process could take; None while unknown."""
     worker_ready: WorkerReady | None = None
     """The current resident worker's own start."""
     trouble: str | None = None
@@ -70,54 +52,87 @@ class Lanes:
     cold_blocked_until_ns: int = 0
     _cold_failed_for_good: bool = False
     _incarnations: int = 0
-    _batches: int = 0
-    _cold_seconds: float | None = None
+    _largest_rss_bytes: int = 0
     _served_hot: set[int] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.supervisor = Supervisor(self.policy.worker, self.take_incarnation, self.jitter)
+        self.flights = Flights(self.policy, self._starting)
 
     def take_incarnation(self) -> int:
         """The next spawn number, shared by both lanes."""
         self._incarnations += 1
         return self._incarnations
 
-    def take_batch_id(self) -> str:
-        """The next batch number, as the record shows it."""
-        self._batches += 1
-        return f"b{self._batches}"
+    def _starting(self) -> int:
+        """A resident worker that has no flight and is not idle either."""
+        worker = self.supervisor
+        idle = worker.state not in ALIVE or worker.state is WorkerState.READY
+        return 0 if idle or self.flights.get(worker.incarnation) is not None else 1
 
-    @property
-    def cold_estimate_s(self) -> float:
-        """What a cold job takes: the last measured one, or the policy's guess."""
-        return self._cold_seconds if self._cold_seconds is not None else self.policy.cold.first_estimate_s
+    # --- which way -----------------------------------------------------------------------------------------
 
-    def measure_cold(self, seconds: float) -> None:
-        """A cold job's first item took this long from its dispatch to its report."""
-        self._cold_seconds = seconds
+    def cold_s(self, job: Job) -> float:
+        """What a one-shot for this job usually takes, with all that runs beside it."""
+        return (1 + self.flights.working) * self.flights.cold_time.usual_s(job.files_bytes)
 
     def route(self, job: Job, now_ns: int) -> Route:
         """The path of one ready job, as things stand."""
         waited_ns = now_ns - job.clock.ready_ns if job.clock is not None else 0
+        has_room = self.supervisor.state is WorkerState.BUSY and self._has_room_for_another(default=False)
         situation = Situation(
             worker=self.supervisor.state,
             fault=self.supervisor.fault,
             waited_s=waited_ns / _NS_PER_S,
-            cold_estimate_s=self.cold_estimate_s,
-            suspect=job.suspect,
+            ready_in_s=self.supervisor.ready_in_s(self.flights.cold_time.start_s, now_ns),
+            hot_wait_s=self._hot_wait_s(now_ns) if has_room else 0.0,
+            cold_s=self.cold_s(job),
+            memory_is_free=has_room,
+            suspect=job.needs_own_process,
             once=self.policy.once,
         )
         return route(situation, self.policy.cold)
+
+    def _hot_wait_s(self, now_ns: int) -> float:
+        """How long the resident worker is busy yet with what it has, as far as that can be told."""
+        flight = self.flights.get(self.supervisor.incarnation)
+        if flight is None or not flight.jobs:
+            return 0.0
+        current, *others = [self.flights.pace.usual_s(ITEM, size) or 0.0 for size in flight.jobs.values()]
+        since_s = (now_ns - flight.begun_ns) / _NS_PER_S if flight.in_progress is not None else 0.0
+        return max(0.0, current - since_s) + sum(others)
+
+    def _has_room_for_another(self, *, default: bool) -> bool:
+        """Whether the memory of one more model is free; `default` while that is unknown."""
+        if self.memory_bytes is None or not self._largest_rss_bytes:
+            return default
+        return self.memory_bytes >= self._largest_rss_bytes * _SECOND_MODEL + _SECOND_MODEL_BYTES
+
+    @property
+    def memory_is_scarce(self) -> bool:
+        """The machine has so little left that a worker that has grown should make room."""
+        return self.memory_bytes is not None and self.memory_bytes < self.policy.worker.scarce_bytes
+
+    def used_memory(self, rss_bytes: int) -> None:
+        """A worker has told of its memory."""
+        self._largest_rss_bytes = max(self._largest_rss_bytes, rss_bytes)
 
     @property
     def hot_is_free(self) -> bool:
         """The resident worker waits for a batch."""
         return self.supervisor.state is WorkerState.READY
 
-    def cold_is_free(self, now_ns: int) -> bool:
-        """Another one-shot may be started."""
-        running = sum(1 for f in self.flights.values() if f.path == "cold" and not f.given_up)
-        return running < self.policy.cold.max_parallel and now_ns >= self.cold_blocked_until_ns
+    def cold_is_free(self, now_ns: int, *, suspect: bool = False) -> bool:
+        """Another one-shot may be started: for a suspect, or for others."""
+        if now_ns < self.cold_blocked_until_ns:
+            return False
+        running = [flight for flight in self.flights if flight.path == "cold" and not flight.given_up]
+        beside = sum(1 for flight in running if flight.suspect is suspect)
+        if beside >= (1 if suspect else self.policy.cold.max_parallel):
+            return False
+        return not running or self._has_room_for_another(default=True)
+
+    # --- what is in flight ---------------------------------------------------------------------------------
 
     def take_off(
         self,
@@ -128,32 +143,19 @@ class Lanes:
         now_ns: int,
     ) -> Flight:
         """Begin a flight."""
-        flight = Flight(
-            incarnation=incarnation,
-            batch=self.take_batch_id(),
-            path=path,
-            reason=reason,
-            jobs=dict.fromkeys(job.id for job in jobs),
-            size=len(jobs),
-            sent_ns=now_ns,
-            progressed_ns=now_ns,
-            first_hot_open=path == "hot" and incarnation not in self._served_hot,
-        )
+        flight = self.flights.begin(incarnation, path, reason, jobs, now_ns)
         if path == "hot":
+            flight.first_hot_open = incarnation not in self._served_hot
             self._served_hot = {incarnation}
-        self.flights[incarnation] = flight
+        else:  # the resident worker is slower from now on
+            self.hot_is_heard()
         return flight
 
-    def flight_of(self, origin: Origin, batch: str) -> Flight | None:
-        """The flight that a report belongs to, or None if the report is stale."""
-        flight = self.flights.get(origin.incarnation)
-        return flight if flight is not None and flight.batch == batch else None
-
-    def progressed(self, flight: Flight, now_ns: int) -> None:
-        """Its process said something: whoever watches over it waits anew."""
-        flight.progressed_ns = now_ns
-        if flight.path == "hot":
-            self.supervisor.progressed(now_ns)
+    def hot_is_heard(self) -> None:
+        """The resident worker has said something, or has longer for another reason."""
+        flight = self.flights.get(self.supervisor.incarnation)
+        if flight is not None:
+            self.supervisor.put_off(self.flights.silent_until_ns(flight))
 
     def start_segments(self, flight: Flight) -> tuple[Mapping[str, int] | None, int | None]:
         """(start segments, ready instant) of the flight's process, as far as its jobs own them."""
@@ -186,41 +188,5 @@ class Lanes:
 
     def next_deadline_ns(self) -> int | None:
         """The instant of the next deadline of either lane."""
-        times = [
-            at_ns for flight in self.flights.values() if (at_ns := self._flight_due_ns(flight)) is not None
-        ]
-        if self.supervisor.deadline_ns is not None:
-            times.append(self.supervisor.deadline_ns)
-        return min(times, default=None)
-
-    def overdue_cold(self, now_ns: int) -> list[Flight]:
-        """Cold flights whose process makes no progress."""
-        return [
-            flight
-            for flight in self.flights.values()
-            if flight.killed_ns is None and self._is_due(flight, now_ns)
-        ]
-
-    def unkillable(self, now_ns: int) -> list[Flight]:
-        """Flights whose process was killed long ago and was not reaped yet."""
-        return [
-            flight
-            for flight in self.flights.values()
-            if flight.killed_ns is not None and self._is_due(flight, now_ns)
-        ]
-
-    def _is_due(self, flight: Flight, now_ns: int) -> bool:
-        due_ns = self._flight_due_ns(flight)
-        return due_ns is not None and now_ns >= due_ns
-
-    def _flight_due_ns(self, flight: Flight) -> int | None:
-        """When something is to be done about a flight; a hot one is the supervisor's until its kill."""
-        if flight.given_up:
-            return None
-        if flight.killed_ns is not None:
-            return flight.killed_ns + round(self.policy.worker.kill_s * _NS_PER_S)
-        if flight.path == "hot":
-            return None
-        worker = self.policy.worker
-        patience_s = worker.stall_s if flight.ready is not None else worker.start_timeout_s + worker.stall_s
-        return flight.progressed_ns + round(patience_s * _NS_PER_S)
+        times = (self.flights.next_due_ns(), self.supervisor.deadline_ns)
+        return min((at_ns for at_ns in times if at_ns is not None), default=None)

@@ -3,26 +3,38 @@
 Rules of this file:
 - `retry` says who is to blame for a loss; here it is carried out, once a flight.
 - A one-shot without progress is killed here; the resident worker is the supervisor's until it is killed.
+- Time in which the service itself stood still is held against nobody: it listens before it kills.
+- A job takes the story of each of its losses along: who is given up is given up with evidence.
 - A process that outlives its kill is given up: its jobs go on under other stage names, and what it may still
   say is stale. While the service stops they stay for the next start.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
 
 from watcher.core import commands as c
 from watcher.core.job import Cause
-from watcher.core.retry import Verdict, after_loss, unblamed
-from watcher.core.supervision import EXIT_CONFIGURATION, WorkerState
+from watcher.core.retry import MAX_LOSSES, Verdict, after_loss, unblamed
+from watcher.core.settle import NS_PER_S
+from watcher.core.supervision import EXIT_CONFIGURATION, EXIT_USED_UP, WorkerState
 
 if TYPE_CHECKING:
     from watcher.core import events as e
     from watcher.core.drain import Drain
-    from watcher.core.lanes import Flight, Lanes
+    from watcher.core.flights import Flight
+    from watcher.core.job import Job, JsonObject, JsonValue
+    from watcher.core.lanes import Lanes
     from watcher.core.ledger import Ledger
     from watcher.core.policy import RetryPolicy
     from watcher.core.returns import Returns
+
+
+_LATE_NS: Final = 500_000_000
+"""Who looks at a deadline so long after it has stood still."""
+_OUTPUT_CHARS: Final = 4096
+"""So much of what the process wrote last goes with a job."""
 
 
 class Losses:
@@ -42,19 +54,37 @@ class Losses:
     def fire_timers(self, now: e.Instant) -> None:
         """Kill what makes no progress; give up what does not die."""
         supervisor = self._lanes.supervisor
-        if supervisor.deadline_ns is not None and now.mono_ns >= supervisor.deadline_ns:
-            self._ledger.emit(*supervisor.deadline_passed(now.mono_ns))
         hot = self._lanes.flights.get(supervisor.incarnation)
+        if supervisor.deadline_ns is not None and now.mono_ns >= supervisor.deadline_ns:
+            if hot is None or supervisor.state is not WorkerState.BUSY:
+                self._ledger.emit(*supervisor.deadline_passed(now.mono_ns))
+            elif not self._listens_first(hot, now):
+                self._ledger.emit(*supervisor.stalled(self._silence(hot, now), now.mono_ns))
         if hot is not None and hot.killed_ns is None and supervisor.state is WorkerState.KILLING:
             hot.killed_ns = now.mono_ns
-        for flight in self._lanes.overdue_cold(now.mono_ns):
-            self._kill_cold(flight, "no progress", now)
-        for flight in self._lanes.unkillable(now.mono_ns):
-            self._give_up(flight, now)
+        for flight in self._lanes.flights.overdue(now.mono_ns):
+            if flight.killed_ns is not None:
+                self._give_up(flight, now)
+            elif not self._listens_first(flight, now):
+                self._kill_cold(flight, self._silence(flight, now), now)
+
+    def _listens_first(self, flight: Flight, now: e.Instant) -> bool:
+        """Whether the service was late itself: what the process said meanwhile may not have been heard."""
+        flights = self._lanes.flights
+        late = now.mono_ns - flights.silent_until_ns(flight) > _LATE_NS
+        if not late or flight.extra_ns:
+            return False
+        flights.listen(flight, now.mono_ns)
+        self._lanes.hot_is_heard()
+        return True
+
+    def _silence(self, flight: Flight, now: e.Instant) -> str:
+        silent_s = (now.mono_ns - flight.progressed_ns) / NS_PER_S
+        return f"no progress for {silent_s:.1f} s in phase {flight.phase}"
 
     def kill_all(self, reason: str, now: e.Instant) -> None:
         """Nothing that runs is waited for any more."""
-        for flight in self._lanes.flights.values():
+        for flight in self._lanes.flights:
             if flight.path == "cold" and flight.killed_ns is None:
                 self._kill_cold(flight, reason, now)
         if self._lanes.supervisor.state is not WorkerState.KILLING:
@@ -80,25 +110,28 @@ class Losses:
             return  # the next start finishes them
         # One that hangs before it has read its batch does so for reasons of its own.
         verdicts = self._blame(flight) if flight.started else unblamed(self._ledger.jobs.among(flight.jobs))
+        story = "it stood still, and could not be killed"
+        self._carry_out(flight, verdicts, _loss(flight, None, story, now), now)
         flight.jobs.clear()
-        self._carry_out(verdicts, "it stood still, and could not be killed", now)
 
     # --- it has ended --------------------------------------------------------------------------------------
 
     def worker_exited(self, event: e.WorkerExited, now: e.Instant) -> None:
         """A process was reaped."""
-        flight = self._lanes.flights.pop(event.origin.incarnation, None)
+        flight = self._lanes.flights.end(event.origin.incarnation)
         supervisor = self._lanes.supervisor
         current = event.origin.path == "hot" and supervisor.is_current(event.origin.incarnation)
         recycled = current and supervisor.state is WorkerState.DRAINING
-        wanted = recycled or self._drain.is_asked_for
+        used_up = event.exit_code == EXIT_USED_UP and flight is not None and len(flight.jobs) < flight.size
+        wanted = recycled or used_up or self._drain.is_asked_for
         self._tell_exit(event, flight, expected=wanted)
         if current:
             self._lanes.worker_ready = None
             self._lanes.trouble = event.reason if event.remedy is None else f"{event.reason}: {event.remedy}"
             self._ledger.emit(*supervisor.exited(event.exit_code, now.mono_ns))
         if flight is not None and flight.jobs:
-            self._carry_out(self._judge(flight, event, now, wanted=wanted), event.story, now)
+            verdicts = self._judge(flight, event, now, wanted=wanted)
+            self._carry_out(flight, verdicts, _loss(flight, event, event.story, now), now)
 
     def _tell_exit(self, event: e.WorkerExited, flight: Flight | None, *, expected: bool) -> None:
         calm = expected or (event.exit_code == 0 and (flight is None or not flight.jobs))
@@ -113,6 +146,7 @@ class Losses:
             story=event.story,
             reason=event.reason,
             remedy=event.remedy,
+            **_evidence_fields(event.evidence),
         )
 
     def _judge(self, flight: Flight, event: e.WorkerExited, now: e.Instant, *, wanted: bool) -> list[Verdict]:
@@ -131,19 +165,54 @@ class Losses:
         wait_s = self._lanes.cold_start_failed(now.mono_ns, for_good=for_good)
         self._ledger.log("error", "worker.cold_start_failed", story=event.story, next_try_in_s=wait_s)
 
-    def _carry_out(self, verdicts: list[Verdict], story: str, now: e.Instant) -> None:
+    def _carry_out(self, flight: Flight, verdicts: list[Verdict], loss: JsonObject, now: e.Instant) -> None:
+        served = flight.in_progress or next(iter(flight.jobs), None)
         for verdict in verdicts:
+            job = _with_loss(verdict.job, loss, served=verdict.job.id == served)
+            company_ns = flight.company_ns(job.id)
             if verdict.action == "release":
-                self._returns.release(verdict.job, now)
+                self._returns.release(job, now, company_ns)
             else:
-                self._quarantine(verdict, story, now)
+                self._quarantine(job.lost_so_far(now.mono_ns, company_ns), str(loss["reason"]), now)
 
-    def _quarantine(self, verdict: Verdict, story: str, now: e.Instant) -> None:
-        job = verdict.job
+    def _quarantine(self, job: Job, story: str, now: e.Instant) -> None:
         self._ledger.end(
-            job.lost_so_far(now.mono_ns),
+            job,
             Cause.POISONED,
             now,
             reason=f"it ended its process {job.solo_faults} times; the last time: {story}",
             remedy=f"look at the picture; to try it again all the same: watcher retry {job.id}",
         )
+
+
+def _with_loss(job: Job, loss: JsonObject, *, served: bool) -> Job:
+    """The job with one more loss; the stacks are kept by the one that was being served alone."""
+    told = {**loss, "serving": served}
+    if not served:
+        del told["output"]
+    return replace(job, losses=(*job.losses, told)[-MAX_LOSSES:])
+
+
+def _loss(flight: Flight, event: e.WorkerExited | None, story: str, now: e.Instant) -> JsonObject:
+    """How a process ended that had jobs, as the records of these jobs tell it."""
+    evidence = event.evidence if event is not None else None
+    return {
+        "reason": story,
+        "path": flight.path,
+        "incarnation": flight.incarnation,
+        "alone": flight.size == 1,
+        "phase": flight.phase,
+        "silent_ms": round((now.mono_ns - flight.progressed_ns) / 1e6, 3),
+        **_evidence_fields(evidence),
+        "output": evidence.output[-_OUTPUT_CHARS:] if evidence is not None else "",
+    }
+
+
+def _evidence_fields(evidence: e.Evidence | None) -> dict[str, JsonValue]:
+    return {
+        "cause": evidence.cause if evidence is not None else None,
+        "signal": evidence.signal if evidence is not None else None,
+        "rss_bytes": evidence.rss_bytes if evidence is not None else None,
+        "oom_kills": evidence.oom_kills if evidence is not None else None,
+        "process_state": evidence.process_state if evidence is not None else None,
+    }

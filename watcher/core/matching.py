@@ -213,7 +213,8 @@ class Matching:
             if facts.picture.restored:  # a crash may have come between its mask's disposal and its own
                 self._ledger.dispose_of_source(masked[-1], again=True)
         else:
-            self._never_answered(facts, current, now)
+            suspects = [job for job in event.jobs if job.identity == event.identity and job.needs_own_process]
+            self._never_answered(facts, current, suspects[-1] if suspects else None, now)
 
     def _is_open_question(self, current: Job, identity: Identity) -> bool:
         """The answer is not too late: the job was not made for this identity, nor begun, meanwhile."""
@@ -223,14 +224,18 @@ class Matching:
             return True
         return current.duplicate_of is not None and self._ledger.jobs.get(current.duplicate_of) is None
 
-    def _never_answered(self, facts: PictureFacts, current: Job | None, now: e.Instant) -> None:
+    def _never_answered(
+        self, facts: PictureFacts, current: Job | None, suspect: Job | None, now: e.Instant
+    ) -> None:
+        """The work is still to be done; `suspect`: a job that had it at another path, and ended processes."""
         primary = self._ledger.jobs.primary(facts.identity)
         if primary is not None and primary.source != facts.path:
             self._duplicates.wait_for(primary, facts, current, now)
         elif current is not None:
             self._rekey(current, facts, now)
         else:
-            self._make_ready(self._ledger.new_job(facts), facts, now)
+            new = self._ledger.new_job(facts)
+            self._make_ready(new if suspect is None else new.inheriting(suspect), facts, now)
 
     def _answered_before(
         self, facts: PictureFacts, answered: list[Job], current: Job | None, now: e.Instant

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from watcher.core import record as records
+from watcher.core.job import JobState
 from watcher.core.pairing import mask_names
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 def failed_note(job: Job, remedy: JsonValue) -> JsonObject:
     """The note of a job that failed or was quarantined."""
-    return {
+    note: dict[str, JsonValue] = {
         "schema": 1,
         "job": job.id,
         **records.path_fields("source", job.source),
@@ -28,6 +29,9 @@ def failed_note(job: Job, remedy: JsonValue) -> JsonObject:
         "remedy": remedy,
         "try_again": f"watcher retry {job.id}",
     }
+    if job.state is JobState.QUARANTINED:
+        note["evidence"] = list(job.losses)
+    return note
 
 
 def held_note(job: Job, recipe: Recipe | None) -> JsonObject:

@@ -213,8 +213,12 @@ class Pipeline:
                 self._drain_requested(event, now)
             case e.TimerFired():
                 pass  # deadlines are looked at after every event
+            case e.WorkerWarming():
+                self._reports.worker_warming(event)
             case e.WorkerReady():
                 self._reports.worker_ready(event, now)
+            case e.WorkerPonged():
+                self._reports.worker_ponged(event, now)
             case e.BatchStarted() | e.ItemStarted() | e.ItemProgressed():
                 self._reports.progressed(event, now)
             case e.ItemDone():
@@ -229,6 +233,8 @@ class Pipeline:
                 self._reports.batch_done(event, now)
             case e.WorkerExited():
                 self._losses.worker_exited(event, now)
+            case e.MemoryObserved():
+                self._lanes.memory_bytes = event.available_bytes
             case e.ResultSealed():
                 self._publication.result_sealed(event)
             case e.SourceChanged():

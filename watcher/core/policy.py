@@ -68,8 +68,11 @@ class WorkerPolicy:
     """The resident worker's life."""
 
     start_timeout_s: float = 120.0
-    stall_s: float = 120.0
-    """No progress report for so long while a batch runs: the process is killed."""
+    """From the start of the process to the end of its self-test."""
+    ping_s: float = 10.0
+    """An idle worker is asked so often whether its thread is free."""
+    pong_s: float = 5.0
+    """It has so long to answer."""
     drain_s: float = 25.0
     kill_s: float = 5.0
     """A killed process that does not end for so long is told of as an error."""
@@ -82,7 +85,13 @@ class WorkerPolicy:
     breaker_open_s: float = 60.0
     breaker_open_max_s: float = 900.0
     recycle_items: int | None = None
-    recycle_rss_bytes: int | None = None
+    recycle_age_s: float | None = None
+    recycle_growth_bytes: int | None = 2_147_483_648
+    """Beyond what it used when it was warm. One picture's working memory is below 1 GB and is given back."""
+    recycle_files: int = 256
+    """Open descriptors beyond what it had when it was warm."""
+    scarce_bytes: int = 536_870_912
+    """With so little memory left, a worker that has grown by half as much is recycled too."""
     lazy: bool = False
     """Start the worker with the first job instead of with the service."""
 
@@ -94,7 +103,7 @@ class ColdPolicy:
     enabled: bool = True
     max_parallel: int = 1
     first_estimate_s: float = 10.0
-    """What a cold job takes, until one was measured."""
+    """What a cold job takes, until a start was measured; and its work alone, until a picture was served."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -184,6 +184,7 @@ def _head(job: Job, policy: Policy) -> dict[str, JsonValue]:
         "attempt": job.attempts,
         "recipe": job.identity.recipe,
         "marks": None,
+        "losses": [{key: told for key, told in loss.items() if key != "output"} for loss in job.losses],
         "batch": None,
         "batch_size": 0,
         "path": "none",

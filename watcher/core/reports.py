@@ -11,17 +11,20 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 from watcher.core import events as e
 from watcher.core import record as records
+from watcher.core.pace import TURN
 from watcher.core.settle import NS_PER_S
+from watcher.core.supervision import Usage
 
 if TYPE_CHECKING:
     from watcher.core.backpressure import Backpressure
+    from watcher.core.flights import Flight
     from watcher.core.growing import GrowingFiles
     from watcher.core.job import Job, JsonObject, JsonValue
-    from watcher.core.lanes import Flight, Lanes
+    from watcher.core.lanes import Lanes
     from watcher.core.ledger import Ledger
     from watcher.core.policy import Policy
     from watcher.core.publication import Publication
@@ -61,11 +64,14 @@ class Reports:
     # --- a process -----------------------------------------------------------------------------------------
 
     def worker_ready(self, event: e.WorkerReady, now: e.Instant) -> None:
-        """A process has loaded its model."""
+        """A process has warmed its model and passed its self-test."""
         supervisor = self._lanes.supervisor
         fields = _ready_fields(event)
+        self._lanes.used_memory(event.rss_bytes)
         if event.origin.path == "hot" and supervisor.is_current(event.origin.incarnation):
-            self._ledger.emit(*supervisor.became_ready(now.mono_ns))
+            usage = Usage(event.rss_bytes, event.open_files)
+            self._ledger.emit(*supervisor.became_ready(usage, now.mono_ns))
+            self._note_start(event, supervisor.started_ns)
             self._lanes.worker_ready = event
             self._lanes.trouble = None
             self._ledger.log("info", "worker.ready", **fields)
@@ -73,9 +79,26 @@ class Reports:
             return
         flight = self._lanes.flights.get(event.origin.incarnation)
         if flight is not None and flight.path == "cold":
-            flight.ready = event
-            flight.progressed_ns = now.mono_ns
+            self._note_start(event, flight.sent_ns)
+            self._lanes.flights.is_ready(flight, event, now.mono_ns)
             self._ledger.log("debug", "worker.ready", **fields)
+
+    def _note_start(self, event: e.WorkerReady, started_ns: int) -> None:
+        """What the start took, and what the golden picture did: estimates go by both."""
+        seconds = (event.ready_ns - started_ns) / NS_PER_S
+        self._lanes.flights.cold_time.note_start(seconds, cold=event.origin.path == "cold")
+        if event.golden_px and event.golden_ns:
+            self._lanes.flights.pace.note("inference", event.golden_px, event.golden_ns / NS_PER_S)
+
+    def worker_warming(self, event: e.WorkerWarming) -> None:
+        """A process has loaded its model."""
+        if event.origin.path == "hot" and self._lanes.supervisor.is_current(event.origin.incarnation):
+            self._lanes.supervisor.loaded()
+
+    def worker_ponged(self, event: e.WorkerPonged, now: e.Instant) -> None:
+        """The resident worker's thread is free."""
+        if self._lanes.supervisor.is_current(event.origin.incarnation):
+            self._lanes.supervisor.ponged(event.number, now.mono_ns)
 
     def _tell_replaced_device(self, event: e.WorkerReady) -> None:
         """A person named a device, and another one runs: once per start, besides every record."""
@@ -88,31 +111,43 @@ class Reports:
 
     def progressed(self, event: e.BatchStarted | e.ItemStarted | e.ItemProgressed, now: e.Instant) -> None:
         """A process works on its batch."""
-        flight = self._lanes.flight_of(event.origin, event.batch)
+        flight = self._lanes.flights.of(event.origin, event.batch)
         if flight is None:
             return
-        self._lanes.progressed(flight, now.mono_ns)
-        flight.started = True
+        flights, at_ns = self._lanes.flights, now.mono_ns
+        match event:
+            case e.BatchStarted():
+                flights.was_read(flight, at_ns)
+            case e.ItemStarted():
+                flights.began(flight, event.job, at_ns)
+            case e.ItemProgressed():
+                flights.spent(flight, event.phase, event.spent_ns / NS_PER_S)
+                flights.progressed(flight, event.next_phase or flight.phase, event.units, at_ns)
         if flight.path == "cold":
             self._lanes.cold_started()
-        if isinstance(event, e.ItemStarted):
-            flight.in_progress = event.job
+        self._lanes.hot_is_heard()
 
     def batch_done(self, event: e.BatchDone, now: e.Instant) -> None:
         """A process has reported on all of its batch, as it thinks."""
-        flight = self._lanes.flight_of(event.origin, event.batch)
+        flight = self._lanes.flights.of(event.origin, event.batch)
         if flight is None:
             return
-        self._lanes.progressed(flight, now.mono_ns)
+        self._lanes.flights.progressed(flight, TURN, 0, now.mono_ns)
+        self._lanes.used_memory(event.rss_bytes)
         flight.in_progress = None
-        forgotten = self._ledger.jobs.among(flight.jobs)
+        left = self._ledger.jobs.among(flight.jobs)
         flight.jobs.clear()
-        for job in forgotten:
-            self._forgotten(job, now)
+        for job in left:
+            if job.id in event.given_back:
+                self._returns.release(job.unattempted(), now, now.mono_ns - flight.read_ns)
+            else:
+                self._forgotten(job, now)
         flight.done = True
         if flight.path == "hot":
-            del self._lanes.flights[flight.incarnation]
-            ended = self._lanes.supervisor.batch_ended(flight.size, event.rss_bytes, now.mono_ns)
+            self._lanes.flights.end(flight.incarnation)
+            usage = Usage(event.rss_bytes, event.open_files)
+            scarce = self._lanes.memory_is_scarce
+            ended = self._lanes.supervisor.batch_ended(usage, now.mono_ns, scarce=scarce)
             self._ledger.emit(*ended)
 
     def _forgotten(self, job: Job, now: e.Instant) -> None:
@@ -164,7 +199,10 @@ class Reports:
         job, flight = landed
         if event.code == "no_space":
             self._no_space(job, event.reason, now)
-        elif event.code == "engine" and self._is_worth_another_try(job, event.reason):
+        elif event.code == "device_memory" and not job.cpu_only and self._policy.cold.enabled:
+            self._ledger.log("warning", "job.too_large_for_device", job=job.id, source=job.source)
+            self._returns.release(replace(job.unattempted(), cpu_only=True), now)
+        elif event.code in {"engine", "device_memory"} and self._is_worth_another_try(job, event.reason):
             self._returns.release(replace(job, suspect=True), now)
         elif event.code == "changed":
             self._returns.read_other_bytes(job, now)
@@ -178,16 +216,21 @@ class Reports:
         self, event: e.ItemDone | e.ItemHeld | e.ItemIncomplete | e.ItemFailed, now: e.Instant
     ) -> tuple[Job, Flight] | None:
         """The job and flight of an item's last report, or None if the report is stale."""
-        flight = self._lanes.flight_of(event.origin, event.batch)
+        flight = self._lanes.flights.of(event.origin, event.batch)
         job = self._ledger.jobs.get(event.job)
         if flight is None or event.job not in flight.jobs or job is None:
             self._ledger.log("info", "report.stale", job=event.job, incarnation=event.origin.incarnation)
             return None
-        self._lanes.progressed(flight, now.mono_ns)
-        del flight.jobs[event.job]
-        flight.in_progress = None
-        if flight.path == "cold" and len(flight.jobs) == flight.size - 1:
-            self._lanes.measure_cold((now.mono_ns - flight.sent_ns) / NS_PER_S)
+        report, flights = event.report, self._lanes.flights
+        last_ns = report.segments_ns.get(flight.phase)
+        if last_ns is not None:
+            flights.spent(flight, flight.phase, last_ns / NS_PER_S)
+        seconds = (report.finished_ns - report.started_ns) / NS_PER_S
+        self._lanes.used_memory(report.rss_bytes)
+        flights.landed(flight, event.job, seconds, now.mono_ns)
+        if flight.path == "hot":
+            self._lanes.supervisor.item_ended()
+        self._lanes.hot_is_heard()
         return job, flight
 
     def _draft(self, job: Job, flight: Flight, event: e.ItemDone | e.ItemFailed) -> JsonObject:
@@ -202,7 +245,13 @@ class Reports:
             ready_ns=ready_ns,
         )
         flight.first_hot_open = False
-        return records.draft(job, served, event.report, self._policy)
+        drafted = records.draft(job, served, event.report, self._policy)
+        if flight.device is None:
+            return drafted
+        # What was asked of that process is not what the person configured.
+        device = cast("JsonObject", drafted["device"])
+        reason = "the picture did not fit into the accelerator's memory"
+        return {**drafted, "device": {**device, "configured": self._policy.device, "reason": reason}}
 
     def _is_worth_another_try(self, job: Job, reason: str) -> bool:
         """Count an engine error."""

@@ -11,13 +11,17 @@ Rules of this file:
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from watcher.core.job import Job
     from watcher.core.policy import RetryPolicy
+
+
+MAX_LOSSES: Final = 4
+"""So many of its losses a job remembers."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,11 +38,11 @@ class Returns:
         self._missed: Counter[str] = Counter()
         """How often a worker found no file for a job where the inbox shows one."""
 
-    def release(self, job: Job, now: Instant) -> None:
-        """Back to the line; what was staged is void."""
+    def release(self, job: Job, now: Instant, company_ns: int = 0) -> None:
+        """Back to the line; what was staged is void. `company_ns`: see `Job.lost_so_far`."""
         if job.stage_name is not None:
             self._ledger.emit(c.DiscardStage(job.stage_name))
-        lost = job.lost_so_far(now.mono_ns)
+        lost = job.lost_so_far(now.mono_ns, company_ns)
         released = replace(lost, stage_name=None, record=None, sha256_out=None)
         self.look_again(self._ledger.change(released, Cause.RELEASED))
 

@@ -1,9 +1,11 @@
 """Hot path or cold path, and why.
 
 Rules of this file:
-- The hot path serves whenever it can serve sooner: a job never goes cold because a healthy worker is busy.
+- The hot path serves whenever it can serve sooner. A healthy worker that is busy is waited for, unless that
+  wait alone exceeds a cold job, and memory for a second model is free.
 - After a fault (crash, stall, open breaker) the cold path serves until a worker has said that it is ready.
 - A worker that starts without a fault behind it is waited for, but no longer than a cold job would take.
+- A suspect never goes to the resident worker while there is a cold path.
 """
 
 from __future__ import annotations
@@ -51,17 +53,23 @@ class Situation:
         worker: state of the resident worker.
         fault: what it ended by since it was last ready, if anything.
         waited_s: how long the job has been ready.
-        cold_estimate_s: what a cold job took, or is taken to take.
+        ready_in_s: how long it will take until the resident worker is ready (0: it is; inf: nobody knows).
+        hot_wait_s: how long the resident worker is busy yet with what it has.
+        cold_s: what a cold job of this size takes, with all that runs beside it.
+        memory_is_free: a second model would fit.
         suspect: the job was being served when a process died.
         once: there is no resident worker by design.
     """
 
     worker: WorkerState
-    fault: Literal["crashed", "stalled"] | None
-    waited_s: float
-    cold_estimate_s: float
-    suspect: bool
-    once: bool
+    fault: Literal["crashed", "stalled"] | None = None
+    waited_s: float = 0.0
+    ready_in_s: float = 0.0
+    hot_wait_s: float = 0.0
+    cold_s: float = 10.0
+    memory_is_free: bool = False
+    suspect: bool = False
+    once: bool = False
 
 
 def route(situation: Situation, policy: ColdPolicy) -> Route:
@@ -79,16 +87,20 @@ def _hot_if_ready(situation: Situation) -> Route:
     return Route("hot", PathReason.READY) if situation.worker is WorkerState.READY else _WAIT
 
 
-def _cold_rule(situation: Situation) -> Route | None:
+def _cold_rule(situation: Situation) -> Route | None:  # noqa: PLR0911 - one flat table of states
     match situation.worker:
         case WorkerState.OPEN | WorkerState.HALF_OPEN:
             return Route("cold", PathReason.BREAKER_OPEN)
         case WorkerState.DISABLED:
             return Route("cold", PathReason.DISABLED)
-        case WorkerState.BACKOFF | WorkerState.KILLING | WorkerState.STARTING if situation.fault:
+        case WorkerState.BACKOFF | WorkerState.KILLING if situation.fault:
             return Route("cold", PathReason(situation.fault))
-        case WorkerState.STARTING | WorkerState.STOPPED | WorkerState.DRAINING:
-            late = situation.waited_s > situation.cold_estimate_s
+        case WorkerState.STARTING | WorkerState.WARMING if situation.fault:
+            return Route("cold", PathReason(situation.fault))
+        case WorkerState.STARTING | WorkerState.WARMING | WorkerState.STOPPED | WorkerState.DRAINING:
+            late = max(situation.waited_s, situation.ready_in_s) > situation.cold_s
             return Route("cold", PathReason.STARTING) if late else None
+        case WorkerState.BUSY if situation.memory_is_free and situation.hot_wait_s > situation.cold_s:
+            return Route("cold", PathReason.QUEUE_TOO_LONG)
         case _:
             return None

@@ -5,17 +5,23 @@ Rules of this file:
   not by accident.
 - A state is left on a report, never on a request: `KillWorker` does not mean dead, `WorkerExited` does.
 - A report of another incarnation than the current one is stale and never gets here (see `is_current`).
-- Each state but `stopped`, `ready` and `disabled` has a deadline, so the machine cannot stand still.
+- Each state but `stopped` and `disabled` has a deadline, so the machine cannot stand still. Only that of
+  `busy` is set from outside: how long a picture's phase may take depends on its size (see `lanes`).
+- Only the working thread's own words count as life: its progress while busy, its answers to pings while idle.
+- A worker that is recycled, or asks for it (exit 75) after it served something, has not crashed. What it says
+  of its configuration (exit 78) is believed only of one that never was ready.
 - A process that outlives its kill is killed again, ever more rarely; nobody starts another beside it.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import dataclass
 from enum import StrEnum
+from math import inf
 from typing import TYPE_CHECKING, Final, Literal
 
-from watcher.core.commands import Command, DrainWorker, KillWorker, Log, StartWorker
+from watcher.core.commands import Command, DrainWorker, KillWorker, Log, PingWorker, StartWorker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -23,6 +29,12 @@ if TYPE_CHECKING:
     from watcher.core.policy import WorkerPolicy
 
 _NS_PER_S: Final = 1_000_000_000
+_OVERDUE_FACTOR: Final = 2.0
+"""A start that takes so much longer than usual may take any time."""
+_LEAST_SPREAD: Final = 0.8
+"""Limits of items and age are spread by a fifth either way: services that started together recycle apart."""
+EXIT_USED_UP: Final = 75
+"""Exit code of a worker that wants a fresh process in its place."""
 EXIT_CONFIGURATION: Final = 78
 """Exit code of a worker whose configuration cannot work: starting it again would change nothing."""
 
@@ -32,6 +44,9 @@ class WorkerState(StrEnum):
 
     STOPPED = "stopped"
     STARTING = "starting"
+    """The process starts, imports and loads its model."""
+    WARMING = "warming"
+    """The model is loaded: warm-up and golden self-test."""
     READY = "ready"
     BUSY = "busy"
     DRAINING = "draining"
@@ -39,6 +54,7 @@ class WorkerState(StrEnum):
     BACKOFF = "backoff"
     OPEN = "open"
     HALF_OPEN = "half_open"
+    """One process may try: it closes the breaker by its self-test, never by a user's picture."""
     DISABLED = "disabled"
 
 
@@ -46,13 +62,16 @@ class Report(StrEnum):
     """What can happen to the worker, as the machine sees it."""
 
     WANTED = "wanted"
+    LOADED = "loaded"
     BECAME_READY = "became_ready"
+    PING_DUE = "ping_due"
     BATCH_GIVEN = "batch_given"
     BATCH_ENDED = "batch_ended"
     DRAIN_BEGUN = "drain_begun"
     DEADLINE_PASSED = "deadline_passed"
     EXITED = "exited"
     EXITED_TOO_OFTEN = "exited_too_often"
+    EXITED_USED_UP = "exited_used_up"
     EXITED_FOR_GOOD = "exited_for_good"
     EXITED_UNWANTED = "exited_unwanted"
     """It ended after the service had stopped wanting one."""
@@ -66,6 +85,7 @@ TRANSITIONS: Final[Mapping[WorkerState, Mapping[Report, WorkerState]]] = {
         _R.WANTED: _S.STARTING,
     },
     _S.STARTING: {
+        _R.LOADED: _S.WARMING,
         _R.BECAME_READY: _S.READY,
         _R.DRAIN_BEGUN: _S.KILLING,  # it has no work that could be finished
         _R.DEADLINE_PASSED: _S.KILLING,
@@ -74,12 +94,23 @@ TRANSITIONS: Final[Mapping[WorkerState, Mapping[Report, WorkerState]]] = {
         _R.EXITED_FOR_GOOD: _S.DISABLED,
         _R.EXITED_UNWANTED: _S.STOPPED,
     },
-    _S.READY: {
-        _R.BATCH_GIVEN: _S.BUSY,
-        _R.DRAIN_BEGUN: _S.DRAINING,
+    _S.WARMING: {
+        _R.BECAME_READY: _S.READY,
+        _R.DRAIN_BEGUN: _S.KILLING,  # as above
+        _R.DEADLINE_PASSED: _S.KILLING,
         _R.EXITED: _S.BACKOFF,
         _R.EXITED_TOO_OFTEN: _S.OPEN,
         _R.EXITED_FOR_GOOD: _S.DISABLED,
+        _R.EXITED_UNWANTED: _S.STOPPED,
+    },
+    _S.READY: {
+        _R.BATCH_GIVEN: _S.BUSY,
+        _R.PING_DUE: _S.READY,
+        _R.DRAIN_BEGUN: _S.DRAINING,
+        _R.DEADLINE_PASSED: _S.KILLING,
+        _R.EXITED: _S.BACKOFF,
+        _R.EXITED_TOO_OFTEN: _S.OPEN,
+        _R.EXITED_USED_UP: _S.STOPPED,
         _R.EXITED_UNWANTED: _S.STOPPED,
     },
     _S.BUSY: {
@@ -88,19 +119,18 @@ TRANSITIONS: Final[Mapping[WorkerState, Mapping[Report, WorkerState]]] = {
         _R.DEADLINE_PASSED: _S.KILLING,
         _R.EXITED: _S.BACKOFF,
         _R.EXITED_TOO_OFTEN: _S.OPEN,
-        _R.EXITED_FOR_GOOD: _S.DISABLED,
+        _R.EXITED_USED_UP: _S.STOPPED,
         _R.EXITED_UNWANTED: _S.STOPPED,
     },
     _S.DRAINING: {
         _R.DEADLINE_PASSED: _S.KILLING,
-        _R.EXITED: _S.STOPPED,
+        _R.EXITED_USED_UP: _S.STOPPED,
         _R.EXITED_UNWANTED: _S.STOPPED,
     },
     _S.KILLING: {
         _R.DEADLINE_PASSED: _S.KILLING,
         _R.EXITED: _S.BACKOFF,
         _R.EXITED_TOO_OFTEN: _S.OPEN,
-        _R.EXITED_FOR_GOOD: _S.DISABLED,
         _R.EXITED_UNWANTED: _S.STOPPED,
     },
     _S.BACKOFF: {
@@ -112,10 +142,10 @@ TRANSITIONS: Final[Mapping[WorkerState, Mapping[Report, WorkerState]]] = {
         _R.DEADLINE_PASSED: _S.HALF_OPEN,
     },
     _S.HALF_OPEN: {
+        _R.LOADED: _S.HALF_OPEN,
         _R.BECAME_READY: _S.READY,
         _R.DRAIN_BEGUN: _S.KILLING,  # it has no work that could be finished
         _R.DEADLINE_PASSED: _S.KILLING,
-        _R.EXITED: _S.OPEN,
         _R.EXITED_TOO_OFTEN: _S.OPEN,
         _R.EXITED_FOR_GOOD: _S.DISABLED,
         _R.EXITED_UNWANTED: _S.STOPPED,
@@ -123,8 +153,23 @@ TRANSITIONS: Final[Mapping[WorkerState, Mapping[Report, WorkerState]]] = {
     _S.DISABLED: {},
 }
 
-ALIVE: Final = frozenset({_S.STARTING, _S.READY, _S.BUSY, _S.DRAINING, _S.KILLING, _S.HALF_OPEN})
+ALIVE: Final = frozenset({_S.STARTING, _S.WARMING, _S.READY, _S.BUSY, _S.DRAINING, _S.KILLING, _S.HALF_OPEN})
 """States in which a process exists."""
+GETTING_READY: Final = frozenset({_S.STARTING, _S.WARMING, _S.HALF_OPEN})
+"""States in which a process exists that was never ready."""
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What the worker says of itself between batches.
+
+    Attributes:
+        rss_bytes: its memory.
+        open_files: its descriptors, or None where unknown.
+    """
+
+    rss_bytes: int = 0
+    open_files: int | None = None
 
 
 class Supervisor:
@@ -133,7 +178,7 @@ class Supervisor:
     Args:
         policy: limits and times.
         take_incarnation: returns the next spawn number, shared with the cold path.
-        jitter: returns a number in [0, 1); full jitter on the backoff.
+        jitter: returns a number in [0, 1); full jitter on the backoff, a spread on recycling.
     """
 
     def __init__(
@@ -147,6 +192,8 @@ class Supervisor:
         self.fault: Literal["crashed", "stalled"] | None = None
         """What ended the last incarnation, or what it is being killed for, until a worker is ready again."""
         self.deadline_ns: int | None = None
+        self.started_ns = 0
+        """When the current process was started, or the last one."""
         self.items_served = 0
         self.restarts = 0
         """Ends of a worker that nobody wanted."""
@@ -156,7 +203,16 @@ class Supervisor:
         self._crashed_ns: deque[int] = deque()
         self._openings = 0
         self._ready_ns = 0
+        self._good_batches = 0
+        self._baseline = Usage()
+        self._spread = 1.0
+        self._pings = 0
+        self._ping_open = False
+        self._on_trial = False
+        """The breaker is half open, also while the process that tries is being killed."""
         self._wanted = False
+
+    # --- reports -------------------------------------------------------------------------------------------
 
     def is_current(self, incarnation: int) -> bool:
         """True if a report with this number is about the process that lives now."""
@@ -169,41 +225,59 @@ class Supervisor:
             return self._start(Report.WANTED, now_ns)
         return []
 
-    def became_ready(self, now_ns: int) -> list[Command]:
-        """The current worker says that its model is warm."""
+    def loaded(self) -> None:
+        """The current worker has loaded its model; the deadline of its start stays."""
+        self._move(Report.LOADED)
+
+    def became_ready(self, usage: Usage, now_ns: int) -> list[Command]:
+        """The current worker says that its model is warm and has passed its self-test."""
         if self._move(Report.BECAME_READY):
             self.fault = None
+            self._on_trial = False
             self._ready_ns = now_ns
-            self.items_served = 0
-            self.deadline_ns = None
+            self._baseline = usage
+            self._spread = _LEAST_SPREAD + 2 * (1 - _LEAST_SPREAD) * self._jitter()
+            self._expect_idle(now_ns)
         return []
 
-    def batch_given(self, now_ns: int) -> list[Command]:
-        """A batch was sent to it."""
+    def batch_given(self, due_ns: int) -> list[Command]:
+        """A batch was sent to it; by `due_ns` it must have said something."""
         if self._move(Report.BATCH_GIVEN):
-            self.deadline_ns = now_ns + round(self._policy.stall_s * _NS_PER_S)
+            self.deadline_ns = due_ns
         return []
 
-    def progressed(self, now_ns: int) -> None:
-        """It has finished a phase: the stall deadline starts over."""
+    def put_off(self, due_ns: int) -> None:
+        """It has said something about its batch: now it has until `due_ns`."""
         if self.state is WorkerState.BUSY:
-            self.deadline_ns = now_ns + round(self._policy.stall_s * _NS_PER_S)
+            self.deadline_ns = due_ns
 
-    def batch_ended(self, items: int, rss_bytes: int, now_ns: int) -> list[Command]:
-        """It has reported every item of its batch; between batches it may be recycled."""
-        self.items_served += items
-        if self._move(Report.BATCH_ENDED):
-            self.deadline_ns = None
-            if now_ns - self._ready_ns >= self._policy.healthy_s * _NS_PER_S:
-                self._crashes_in_a_row = 0
-                self._openings = 0
-            reason = self._recycle_reason(rss_bytes)
-            if reason:
-                return [
-                    Log("info", "worker.recycling", {"incarnation": self.incarnation, "reason": reason}),
-                    *self._drain(now_ns),
-                ]
-        return []
+    def ponged(self, number: int, now_ns: int) -> None:
+        """Its working thread has answered a ping."""
+        if self.state is WorkerState.READY and number == self._pings:
+            self._expect_idle(now_ns)
+
+    def item_ended(self) -> None:
+        """It has reported on a picture."""
+        self.items_served += 1
+
+    def stalled(self, reason: str, now_ns: int) -> list[Command]:
+        """It was silent for too long about its batch."""
+        return self._kill_stalled(reason, now_ns)
+
+    def batch_ended(self, usage: Usage, now_ns: int, *, scarce: bool = False) -> list[Command]:
+        """It has ended its batch; between batches it may be recycled.
+
+        Args:
+            usage: what it uses now.
+            now_ns: of the report.
+            scarce: the machine has little memory left.
+        """
+        if not self._move(Report.BATCH_ENDED):
+            return []
+        self._good_batches += 1
+        self._forgive_if_healthy(now_ns)
+        self._expect_idle(now_ns)
+        return self._recycle(self._used_up(usage, scarce=scarce) or self._too_old(now_ns), now_ns)
 
     def drain(self, now_ns: int) -> list[Command]:
         """The service stops: let it finish, start no other."""
@@ -217,32 +291,36 @@ class Supervisor:
     def exited(self, exit_code: int, now_ns: int) -> list[Command]:
         """The current process is gone and reaped."""
         was = self.state
+        self.deadline_ns = None
         if not self._wanted:
             self._move(Report.EXITED_UNWANTED)
-            self.deadline_ns = None
             return []
-        if was is WorkerState.DRAINING:  # recycled: its successor is not a restart after a fault
-            self._move(Report.EXITED)
+        asked_for_it = exit_code == EXIT_USED_UP and self.items_served > 0
+        if was is WorkerState.DRAINING or asked_for_it:  # its successor is not a restart after a fault
+            self._move(Report.EXITED_USED_UP)
             return self._start(Report.WANTED, now_ns)
         if was is not WorkerState.KILLING:  # else it was told when the kill was decided
             self.fault = "crashed"
-        self._crashes_in_a_row += 1
         self.restarts += 1
-        if exit_code == EXIT_CONFIGURATION:
+        if exit_code == EXIT_CONFIGURATION and was in GETTING_READY:
             self._move(Report.EXITED_FOR_GOOD)
-            self.deadline_ns = None
             return [
                 Log("error", "worker.disabled", {"incarnation": self.incarnation, "exit_code": exit_code})
             ]
-        return self._after_crash(was, now_ns)
+        self._forgive_if_healthy(now_ns)
+        return self._after_crash(now_ns)
 
-    def deadline_passed(self, now_ns: int) -> list[Command]:
+    def deadline_passed(self, now_ns: int) -> list[Command]:  # noqa: PLR0911 - one flat table of states
         """The instant `deadline_ns` has come."""
         match self.state:
-            case WorkerState.STARTING | WorkerState.HALF_OPEN:
+            case WorkerState.STARTING | WorkerState.WARMING | WorkerState.HALF_OPEN:
                 return self._kill_stalled(f"not ready after {self._policy.start_timeout_s:g} s", now_ns)
+            case WorkerState.READY if self._ping_open:
+                return self._kill_stalled(f"idle, and no answer for {self._policy.pong_s:g} s", now_ns)
+            case WorkerState.READY:
+                return self._recycle(self._too_old(now_ns), now_ns) or self._ping(now_ns)
             case WorkerState.BUSY:
-                return self._kill_stalled(f"no progress for {self._policy.stall_s:g} s", now_ns)
+                return self._kill_stalled("no progress", now_ns)
             case WorkerState.DRAINING:
                 return self._kill_stalled(f"did not end within {self._policy.drain_s:g} s", now_ns)
             case WorkerState.KILLING:
@@ -253,7 +331,27 @@ class Supervisor:
                 self.deadline_ns = None
                 return []
 
-    # --- details ---
+    def ready_in_s(self, start_s: float | None, now_ns: int) -> float:
+        """How long it will take until a worker can serve, as far as anybody knows; inf if nobody does.
+
+        Args:
+            start_s: what a start usually takes, if that was ever measured.
+            now_ns: of the question.
+        """
+        if start_s is None:
+            return 0.0 if self.state in {_S.STOPPED, _S.DRAINING, *GETTING_READY} else inf
+        match self.state:
+            case _S.READY | _S.BUSY:
+                return 0.0
+            case _S.STARTING | _S.WARMING:
+                since_s = (now_ns - self.started_ns) / _NS_PER_S
+                return max(0.0, start_s - since_s) if since_s <= _OVERDUE_FACTOR * start_s else inf
+            case _S.STOPPED | _S.DRAINING:
+                return start_s
+            case _:
+                return inf
+
+    # --- details -------------------------------------------------------------------------------------------
 
     def _move(self, report: Report) -> bool:
         target = TRANSITIONS[self.state].get(report)
@@ -265,9 +363,23 @@ class Supervisor:
     def _start(self, report: Report, now_ns: int) -> list[Command]:
         if not self._move(report):
             return []
+        self._on_trial = self.state is WorkerState.HALF_OPEN
+        self.items_served = self._good_batches = 0
         self.incarnation = self._take_incarnation()
+        self.started_ns = now_ns
         self.deadline_ns = now_ns + round(self._policy.start_timeout_s * _NS_PER_S)
         return [StartWorker(self.incarnation)]
+
+    def _expect_idle(self, now_ns: int) -> None:
+        self._ping_open = False
+        self.deadline_ns = now_ns + round(self._policy.ping_s * _NS_PER_S)
+
+    def _ping(self, now_ns: int) -> list[Command]:
+        self._move(Report.PING_DUE)
+        self._ping_open = True
+        self._pings += 1
+        self.deadline_ns = now_ns + round(self._policy.pong_s * _NS_PER_S)
+        return [PingWorker(self.incarnation, self._pings)]
 
     def _drain(self, now_ns: int) -> list[Command]:
         alive = self.state in ALIVE
@@ -278,6 +390,7 @@ class Supervisor:
             return []
         if self.state is WorkerState.KILLING:
             self._kill_reason = "the service stops before it was ready"
+            self._kills = 1
             self.deadline_ns = now_ns + round(self._policy.kill_s * _NS_PER_S)
             return [KillWorker(self.incarnation, self._kill_reason)]
         self.deadline_ns = now_ns + round(self._policy.drain_s * _NS_PER_S)
@@ -302,13 +415,21 @@ class Supervisor:
             KillWorker(self.incarnation, reason),
         ]
 
-    def _after_crash(self, was: WorkerState, now_ns: int) -> list[Command]:
+    def _forgive_if_healthy(self, now_ns: int) -> None:
+        """Long ready, and one good batch: the backoff and the breaker start over."""
+        healthy_ns = round(self._policy.healthy_s * _NS_PER_S)
+        if self._good_batches and now_ns - self._ready_ns >= healthy_ns:
+            self._crashes_in_a_row = 0
+            self._openings = 0
+
+    def _after_crash(self, now_ns: int) -> list[Command]:
+        self._crashes_in_a_row += 1
         window_ns = round(self._policy.breaker_window_s * _NS_PER_S)
         self._crashed_ns.append(now_ns)
         while self._crashed_ns and self._crashed_ns[0] < now_ns - window_ns:
             self._crashed_ns.popleft()
         too_often = len(self._crashed_ns) >= self._policy.breaker_crashes
-        if too_often or was is WorkerState.HALF_OPEN:
+        if too_often or self._on_trial:
             return self._open_breaker(now_ns)
         self._move(Report.EXITED)
         ceiling_s = min(
@@ -330,10 +451,32 @@ class Supervisor:
             Log("error", "worker.breaker_opened", {"crashes": len(self._crashed_ns), "next_try_in_s": wait_s})
         ]
 
-    def _recycle_reason(self, rss_bytes: int) -> str | None:
-        items, rss = self._policy.recycle_items, self._policy.recycle_rss_bytes
-        if items is not None and self.items_served >= items:
+    # --- recycling -----------------------------------------------------------------------------------------
+
+    def _recycle(self, reason: str | None, now_ns: int) -> list[Command]:
+        if reason is None:
+            return []
+        return [
+            Log("info", "worker.recycling", {"incarnation": self.incarnation, "reason": reason}),
+            *self._drain(now_ns),
+        ]
+
+    def _used_up(self, usage: Usage, *, scarce: bool) -> str | None:
+        items, growth_bytes = self._policy.recycle_items, self._policy.recycle_growth_bytes
+        if items is not None and self.items_served >= items * self._spread:
             return f"served {self.items_served} items"
-        if rss is not None and rss_bytes > rss:
-            return f"uses {rss_bytes // 1_000_000} MB"
+        grown_bytes = usage.rss_bytes - self._baseline.rss_bytes
+        if growth_bytes is not None and grown_bytes > growth_bytes:
+            return f"has grown by {grown_bytes // 1_000_000} MB"
+        if scarce and grown_bytes > self._policy.scarce_bytes // 2:
+            return f"has grown by {grown_bytes // 1_000_000} MB, and memory is scarce"
+        if usage.open_files is not None and self._baseline.open_files is not None:
+            more = usage.open_files - self._baseline.open_files
+            if more > self._policy.recycle_files:
+                return f"holds {more} more files open than at first"
         return None
+
+    def _too_old(self, now_ns: int) -> str | None:
+        age_s = self._policy.recycle_age_s
+        lived_s = (now_ns - self._ready_ns) / _NS_PER_S
+        return f"is {lived_s:.0f} s old" if age_s is not None and lived_s >= age_s * self._spread else None

@@ -51,7 +51,8 @@ def arrival_chain(clock: JobClock, ended_ns: int) -> dict[str, int]:
     chain["settle"] = clock.settled_ns - clock.observed_ns - clock.backlog_ns
     chain["identify"] = clock.hashed_ns - clock.settled_ns
     chain["lost_attempts"] = clock.lost_ns
-    chain["queue"] = max(0, ended_ns - clock.hashed_ns - clock.lost_ns)
+    chain["batch_wait"] = clock.company_ns
+    chain["queue"] = max(0, ended_ns - clock.hashed_ns - clock.lost_ns - clock.company_ns)
     return chain
 
 
@@ -76,7 +77,8 @@ def work_chain(
     chain["queue"] = clock.queued_ns
     chain["lost_attempts"] = clock.lost_ns
     # What lies between hashing and the first readiness is pairing: the wait for a mask, a prior job, a look.
-    chain["pair"] = max(0, clock.dispatched_ns - clock.hashed_ns - clock.queued_ns - clock.lost_ns)
+    before_ns = clock.queued_ns + clock.company_ns + clock.lost_ns
+    chain["pair"] = max(0, clock.dispatched_ns - clock.hashed_ns - before_ns)
     handed_over_ns = clock.dispatched_ns
     if start_ns is not None:
         for name in START_SEGMENTS:
@@ -85,7 +87,7 @@ def work_chain(
         handed_over_ns = max(ready_ns, clock.dispatched_ns)
     received_ns = max(report.batch_received_ns, handed_over_ns)
     chain["ipc"] = (received_ns - handed_over_ns) + (report.received_ns - report.finished_ns)
-    chain["batch_wait"] = max(0, report.started_ns - received_ns)
+    chain["batch_wait"] = clock.company_ns + max(0, report.started_ns - received_ns)
     for name in WORK_SEGMENTS:
         chain[name] = report.segments_ns.get(name, 0)
     return chain

@@ -141,7 +141,7 @@ class Worklist:
         if job.id not in line or older is None or _ready_ns(older) != _ready_ns(job):
             self._leave_line(job.id)
             line[job.id] = None
-        if not job.suspect:
+        if not job.needs_own_process:
             self._suspects.pop(job.id, None)
         elif job.id not in self._suspects:
             self._suspects[job.id] = None

@@ -1,0 +1,132 @@
+"""What the phases of the work took here, by size: for deadlines, and for what a cold job would cost.
+
+Rules of this file:
+- Nothing is known before it was measured: until a size has enough samples, a deadline goes by a prior that no
+  healthy machine exceeds, and an estimate says that it is none.
+- Sizes are taken together by powers of two. A size that was never met borrows from the nearest smaller one,
+  in proportion, else from the nearest larger one as it is: either may be too much, neither too little.
+- What was ended for taking too long is no sample: whether it was slow or hung is not known. The one-shot that
+  serves the picture next has longer, and tells.
+- All memory is bounded: the last samples of each phase and size.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from math import ceil
+from statistics import median
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+ITEM: Final = "item"
+"""All of one picture's work in the worker, by the bytes of its files."""
+PICKUP: Final = "pickup"
+"""From the hand-over of a batch to its reading; it has no size."""
+TURN: Final = "turn"
+"""From the end of one picture to the beginning of the next, or to the end of the batch."""
+
+_SAMPLES: Final = 128
+_ENOUGH: Final = 20
+"""So many samples of a size make its slowest one believable as one of a hundred."""
+_SLOW_QUANTILE: Final = 0.99
+_PATIENCE_FACTOR: Final = 3.0
+_LEAST_PATIENCE_S: Final = 1.0
+"""A machine that is busy elsewhere may leave any process alone for so long."""
+
+_PRIOR_S: Final[Mapping[str, tuple[float, float]]] = {
+    "read": (5.0, 1.0),
+    "decode": (2.0, 0.5),
+    "mask": (2.0, 0.5),
+    "preprocess": (2.0, 0.5),
+    "inference": (5.0, 170.0),
+    "composite": (2.0, 0.5),
+    "encode": (2.0, 2.5),
+    PICKUP: (5.0, 0.0),
+    TURN: (2.0, 0.0),
+}
+"""Seconds, and seconds a million units more: ten times what two x86 cores took for a 12-megapixel photo:
+decode 28 ms a megabyte, mask operations below 50 ms, PNG at 0.23 s and LaMa at 17 s a megapixel."""
+
+
+class Pace:
+    """The last durations of each phase and size."""
+
+    def __init__(self) -> None:
+        self._samples: dict[str, dict[int, deque[tuple[int, float]]]] = {}
+
+    def note(self, phase: str, units: int, seconds: float) -> None:
+        """A phase with so much to do took so long."""
+        sizes = self._samples.setdefault(phase, {})
+        samples = sizes.setdefault(units.bit_length(), deque(maxlen=_SAMPLES))
+        samples.append((units, seconds))
+
+    def usual_s(self, phase: str, units: int) -> float | None:
+        """The median for this size, or None before anything was measured."""
+        scaled = self._scaled(phase, units)
+        return median(scaled) if scaled else None
+
+    def slow_s(self, phase: str, units: int) -> float | None:
+        """What one of a hundred takes or exceeds, or None before anything was measured."""
+        scaled = sorted(self._scaled(phase, units))
+        return scaled[ceil(_SLOW_QUANTILE * len(scaled)) - 1] if scaled else None
+
+    def patience_s(self, phase: str, units: int) -> float:
+        """So long without a word means that nothing is done any more."""
+        slow_s = self.slow_s(phase, units)
+        known_s = 0.0 if slow_s is None else _PATIENCE_FACTOR * slow_s
+        if len(self._samples.get(phase, {}).get(units.bit_length(), ())) < _ENOUGH:
+            base_s, per_million_s = _PRIOR_S[phase]
+            known_s = max(known_s, base_s + per_million_s * units / 1e6)
+        return max(_LEAST_PATIENCE_S, known_s)
+
+    def _scaled(self, phase: str, units: int) -> list[float]:
+        sizes = self._samples.get(phase)
+        if not sizes:
+            return []
+        wanted = units.bit_length()
+        met = max((size for size in sizes if size <= wanted), default=min(sizes))
+        return [seconds * max(1.0, units / size if size else 1.0) for size, seconds in sizes[met]]
+
+
+class ColdTime:
+    """What a cold job takes: the start of a process, and the picture's work.
+
+    Args:
+        pace: of the work; shared with the deadlines.
+        guess_s: for the work, and for all of it, until something was measured.
+    """
+
+    def __init__(self, pace: Pace, guess_s: float) -> None:
+        self._pace = pace
+        self._guess_s = guess_s
+        self._cold_starts: deque[float] = deque(maxlen=9)
+        self._hot_starts: deque[float] = deque(maxlen=9)
+
+    def note_start(self, seconds: float, *, cold: bool) -> None:
+        """A process took so long from its start to its readiness."""
+        (self._cold_starts if cold else self._hot_starts).append(seconds)
+
+    @property
+    def start_s(self) -> float | None:
+        """What a start usually takes: one-shots know best, the resident worker is the same program."""
+        starts = self._starts
+        return median(starts) if starts else None
+
+    def usual_s(self, size: int) -> float:
+        """What a one-shot with a picture of this size (bytes of its files) usually takes in all."""
+        if self.start_s is None:
+            return self._guess_s
+        work_s = self._pace.usual_s(ITEM, size)
+        return self.start_s + (self._guess_s if work_s is None else work_s)
+
+    def slow_s(self, size: int, phase: str, units: int) -> float:
+        """What a one-shot for a picture takes when it is slow, that has so much to do in one phase."""
+        item_s, phase_s = self._pace.slow_s(ITEM, size), self._pace.slow_s(phase, units)
+        work_s = max(self._guess_s if item_s is None else item_s, phase_s or 0.0)
+        return max(self._starts, default=0.0) + work_s
+
+    @property
+    def _starts(self) -> deque[float]:
+        return self._cold_starts or self._hot_starts
