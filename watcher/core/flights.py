@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final, Literal
 from watcher.core.pace import ITEM, PICKUP, TURN, ColdTime, Pace
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from watcher.core.events import Origin, WorkerReady
     from watcher.core.job import Job
@@ -47,6 +47,8 @@ class Flight:
     progressed_ns: int
     suspect: bool = False
     """It carries one suspect, alone."""
+    estimates_s: Mapping[str, float] = field(default_factory=dict)
+    """Cold: what it was taken to need for each job alone, when it was dispatched."""
     device: str | None = None
     """Cold: instead of the configured one."""
     solo_faults: int = 0

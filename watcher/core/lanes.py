@@ -143,7 +143,9 @@ class Lanes:
         now_ns: int,
     ) -> Flight:
         """Begin a flight."""
+        estimates_s = {job.id: self.cold_s(job) for job in jobs} if path == "cold" else {}
         flight = self.flights.begin(incarnation, path, reason, jobs, now_ns)
+        flight.estimates_s = estimates_s
         if path == "hot":
             flight.first_hot_open = incarnation not in self._served_hot
             self._served_hot = {incarnation}

@@ -48,6 +48,7 @@ class Served:
         batch: the micro-batch and its size.
         start_ns: start segments of the process where the job owns them (cold), else None.
         ready_ns: when that process was ready.
+        cold_estimate_s: what a one-shot for this job alone was taken to need, where one was started.
     """
 
     origin: Origin
@@ -57,6 +58,7 @@ class Served:
     batch_size: int
     start_ns: Mapping[str, int] | None
     ready_ns: int | None
+    cold_estimate_s: float | None = None
 
 
 def utc_text(wall_s: float) -> str:
@@ -94,6 +96,7 @@ def draft(job: Job, served: Served, report: WorkReport, policy: Policy) -> JsonO
         batch_size=served.batch_size,
         path=served.origin.path,
         path_reason=served.path_reason,
+        cold_estimate_ms=None if served.cold_estimate_s is None else round(served.cold_estimate_s * 1e3, 3),
         first_hot=served.first_hot,
         worker={
             "pid": served.origin.pid,
@@ -189,6 +192,7 @@ def _head(job: Job, policy: Policy) -> dict[str, JsonValue]:
         "batch_size": 0,
         "path": "none",
         "path_reason": None,
+        "cold_estimate_ms": None,
         "first_hot": False,
         "worker": None,
         "engine": {

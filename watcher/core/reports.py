@@ -243,6 +243,7 @@ class Reports:
             batch_size=flight.size,
             start_ns=start_ns,
             ready_ns=ready_ns,
+            cold_estimate_s=flight.estimates_s.get(job.id),
         )
         flight.first_hot_open = False
         drafted = records.draft(job, served, event.report, self._policy)
