@@ -119,7 +119,7 @@ class Dispatching:
             self._linger_until_ns = until_ns
             return
         batch = self._with_care(batch)
-        if any(job.needs_own_process for job in batch):  # only without a cold path: a suspect goes alone
+        if any(job.needs_own_process for job in batch):  # only without a cold path that works: it goes alone
             batch = tuple(takewhile(lambda job: not job.needs_own_process, batch)) or batch[:1]
         incarnation = self._lanes.supervisor.incarnation
         flight = self._lanes.take_off(incarnation, "hot", PathReason.READY, batch, now.mono_ns)

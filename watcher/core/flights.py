@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal
 
 from watcher.core.pace import ITEM, PICKUP, TURN, ColdTime, Pace
+from watcher.core.supervision import LISTEN_NS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 
 _NS_PER_S: Final = 1_000_000_000
 _COLD_PATIENCE: Final = 2.0
-_LISTEN_S: Final = 0.5
 CPU: Final = "cpu"
 """The device that is always there."""
 
@@ -222,7 +222,7 @@ class Flights:
 
     def listen(self, flight: Flight, now_ns: int) -> None:
         """The service itself stood still: its process has a moment more to be heard."""
-        flight.extra_ns += now_ns - self.silent_until_ns(flight) + round(_LISTEN_S * _NS_PER_S)
+        flight.extra_ns += now_ns - self.silent_until_ns(flight) + LISTEN_NS
 
     def due_ns(self, flight: Flight) -> int | None:
         """When something is to be done about a flight; a hot one is the supervisor's until its kill."""

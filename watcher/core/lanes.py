@@ -88,6 +88,7 @@ class Lanes:
             hot_wait_s=self._hot_wait_s(now_ns) if has_room else 0.0,
             cold_s=self.cold_s(job),
             memory_is_free=has_room,
+            cold_works=not self.cold_is_hopeless,
             suspect=job.needs_own_process,
             once=self.policy.once,
         )

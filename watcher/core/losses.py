@@ -18,7 +18,7 @@ from watcher.core import commands as c
 from watcher.core.job import Cause
 from watcher.core.retry import MAX_LOSSES, Verdict, after_loss, unblamed
 from watcher.core.settle import NS_PER_S
-from watcher.core.supervision import EXIT_CONFIGURATION, EXIT_USED_UP, WorkerState
+from watcher.core.supervision import EXIT_CONFIGURATION, EXIT_USED_UP, LATE_NS, WorkerState
 
 if TYPE_CHECKING:
     from watcher.core import events as e
@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from watcher.core.returns import Returns
 
 
-_LATE_NS: Final = 500_000_000
-"""Who looks at a deadline so long after it has stood still."""
 _OUTPUT_CHARS: Final = 4096
 """So much of what the process wrote last goes with a job."""
 
@@ -71,7 +69,7 @@ class Losses:
     def _listens_first(self, flight: Flight, now: e.Instant) -> bool:
         """Whether the service was late itself: what the process said meanwhile may not have been heard."""
         flights = self._lanes.flights
-        late = now.mono_ns - flights.silent_until_ns(flight) > _LATE_NS
+        late = now.mono_ns - flights.silent_until_ns(flight) > LATE_NS
         if not late or flight.extra_ns:
             return False
         flights.listen(flight, now.mono_ns)

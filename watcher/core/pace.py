@@ -32,7 +32,7 @@ _ENOUGH: Final = 20
 """So many samples of a size make its slowest one believable as one of a hundred."""
 _SLOW_QUANTILE: Final = 0.99
 _PATIENCE_FACTOR: Final = 3.0
-_LEAST_PATIENCE_S: Final = 1.0
+_LEAST_PATIENCE_S: Final = 3.0
 """A machine that is busy elsewhere may leave any process alone for so long."""
 
 _PRIOR_S: Final[Mapping[str, tuple[float, float]]] = {

@@ -5,7 +5,7 @@ Rules of this file:
   wait alone exceeds a cold job, and memory for a second model is free.
 - After a fault (crash, stall, open breaker) the cold path serves until a worker has said that it is ready.
 - A worker that starts without a fault behind it is waited for, but no longer than a cold job would take.
-- A suspect never goes to the resident worker while there is a cold path.
+- A suspect never goes to the resident worker while there is a cold path that works.
 """
 
 from __future__ import annotations
@@ -57,6 +57,7 @@ class Situation:
         hot_wait_s: how long the resident worker is busy yet with what it has.
         cold_s: what a cold job of this size takes, with all that runs beside it.
         memory_is_free: a second model would fit.
+        cold_works: one-shots can start, as far as is known.
         suspect: the job was being served when a process died.
         once: there is no resident worker by design.
     """
@@ -68,6 +69,7 @@ class Situation:
     hot_wait_s: float = 0.0
     cold_s: float = 10.0
     memory_is_free: bool = False
+    cold_works: bool = True
     suspect: bool = False
     once: bool = False
 
@@ -76,7 +78,7 @@ def route(situation: Situation, policy: ColdPolicy) -> Route:
     """Choose the path of one job."""
     if situation.once:
         return Route("cold", PathReason.SUSPECT if situation.suspect else PathReason.ONCE)
-    if not policy.enabled:
+    if not policy.enabled or (not situation.cold_works and situation.worker is WorkerState.READY):
         return _hot_if_ready(situation)
     if situation.suspect:
         return Route("cold", PathReason.SUSPECT)

@@ -33,6 +33,10 @@ _OVERDUE_FACTOR: Final = 2.0
 """A start that takes so much longer than usual may take any time."""
 _LEAST_SPREAD: Final = 0.8
 """Limits of items and age are spread by a fifth either way: services that started together recycle apart."""
+LATE_NS: Final = 500_000_000
+"""Who looks at a deadline so long after it has stood still."""
+LISTEN_NS: Final = 500_000_000
+"""So long it listens then before it judges."""
 EXIT_USED_UP: Final = 75
 """Exit code of a worker that wants a fresh process in its place."""
 EXIT_CONFIGURATION: Final = 78
@@ -210,6 +214,8 @@ class Supervisor:
         self._ping_open = False
         self._on_trial = False
         """The breaker is half open, also while the process that tries is being killed."""
+        self._listened = False
+        """The service was late to look at this deadline, and has waited a moment more."""
         self._wanted = False
 
     # --- reports -------------------------------------------------------------------------------------------
@@ -311,7 +317,15 @@ class Supervisor:
         return self._after_crash(now_ns)
 
     def deadline_passed(self, now_ns: int) -> list[Command]:  # noqa: PLR0911 - one flat table of states
-        """The instant `deadline_ns` has come."""
+        """The instant `deadline_ns` has come.
+
+        Who looks at it late has stood still itself: what the worker said meanwhile is to be heard before it
+        is killed.
+        """
+        if self._is_late_to_look(now_ns):
+            self._listened = True
+            self.deadline_ns = now_ns + LISTEN_NS
+            return []
         match self.state:
             case WorkerState.STARTING | WorkerState.WARMING | WorkerState.HALF_OPEN:
                 return self._kill_stalled(f"not ready after {self._policy.start_timeout_s:g} s", now_ns)
@@ -353,10 +367,17 @@ class Supervisor:
 
     # --- details -------------------------------------------------------------------------------------------
 
+    def _is_late_to_look(self, now_ns: int) -> bool:
+        waits_for_word = self._ping_open or self.state is not WorkerState.READY
+        if self._listened or self.deadline_ns is None or self.state not in ALIVE or not waits_for_word:
+            return False
+        return self.state is not WorkerState.KILLING and now_ns - self.deadline_ns > LATE_NS
+
     def _move(self, report: Report) -> bool:
         target = TRANSITIONS[self.state].get(report)
         if target is None:
             return False
+        self._listened = False
         self.state = target
         return True
 
