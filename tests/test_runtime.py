@@ -12,6 +12,7 @@ from structlog.testing import capture_logs
 from watcher import runtime
 from watcher.adapters.clock import SystemClock
 from watcher.adapters.event_queue import EventQueue
+from watcher.adapters.service_manager import NoServiceManager
 from watcher.core import commands as c
 from watcher.core import events as e
 from watcher.core.job import Fingerprint, Identity, Job, JobState
@@ -212,6 +213,13 @@ class Request:
         self.removed = True
 
 
+class Gauge:
+    """Implements `watcher.ports.MemoryGauge`: nobody knows."""
+
+    def available_bytes(self) -> int | None:
+        return None
+
+
 @dataclass
 class Stage:
     """A runtime with everything around it."""
@@ -233,6 +241,8 @@ class Stage:
             cold=cast("Any", Closable(self.world, "cold")),
             requests=world,
             status=world,
+            memory=Gauge(),
+            manager=NoServiceManager(),
         )
         pipeline = cast("Pipeline", self.script)
         self.runtime = Runtime(pipeline, edges, self.events, lambda job: self.finished.append(job.id))
@@ -752,3 +762,98 @@ def test_a_journal_that_cannot_forget_is_asked_again_later(stage: Stage, world: 
         stage.happen(e.RescanWanted("a test"), until=lambda: len(world.written) >= 3)
     assert world.pruned == 1
     assert [line["event"] for line in lines] == ["journal.prune_failed"]
+
+
+# --- the service manager -----------------------------------------------------------------------------------
+
+
+class Watched:
+    """Implements `watcher.ports.ServiceManager`: wants a sign of life after each period."""
+
+    def __init__(self, period_ns: int) -> None:
+        self.period_ns = period_ns
+        self.told: list[str] = []
+        self.lives: list[int] = []
+
+    def ready(self) -> None:
+        self.told.append("ready")
+
+    def stopping(self) -> None:
+        self.told.append("stopping")
+
+    def show(self, snapshot: object) -> None:
+        assert snapshot == {}
+
+    def live(self, now_ns: int) -> None:
+        self.lives.append(now_ns)
+
+    def next_due_ns(self) -> int:
+        return (self.lives[-1] if self.lives else 0) + self.period_ns
+
+
+def watched(stage: Stage, *, period_ns: int = 5_000_000) -> Watched:
+    manager = Watched(period_ns)
+    object.__setattr__(stage.runtime._edges, "manager", manager)
+    return manager
+
+
+@pytest.mark.kind("W56")
+def test_the_loop_gives_signs_of_life_as_often_as_they_are_wanted(stage: Stage) -> None:
+    manager = watched(stage)
+    begun_ns = SystemClock().now().mono_ns
+
+    stage.happen(e.RescanWanted("time passes"), until=lambda: len(manager.lives) >= 40)
+
+    took_ns = SystemClock().now().mono_ns - begun_ns
+    assert took_ns < 40 * runtime._HOUSEKEEPING_NS / 2, "it was woken by its housekeeping alone"
+
+
+@pytest.mark.kind("W56")
+def test_a_loop_that_waits_for_a_full_disk_gives_signs_of_life(stage: Stage, world: World) -> None:
+    manager = watched(stage, period_ns=200_000_000)
+    pauses_s: list[float] = []
+
+    class Noting(Clock):
+        def sleep(self, seconds: float) -> None:
+            super().sleep(seconds)
+            pauses_s.append(seconds)
+
+    object.__setattr__(stage.runtime._edges, "clock", Noting(world))
+    world.commit_failures = [full_disk() for _ in range(50)]
+
+    stage.commanded(c.SaveJob(a_job(1)))
+
+    assert len(manager.lives) > 50
+    assert len(pauses_s) == 50
+    assert max(pauses_s) <= 0.2, "no longer than what is allowed between two signs"
+
+
+@pytest.mark.kind("W59")
+def test_it_is_ready_once_it_watches_or_knows_that_it_cannot(stage: Stage) -> None:
+    manager = watched(stage)
+    stage.script.is_watching = False
+
+    stage.happen(START, e.RescanWanted("a test"))
+    assert manager.told == []
+    stage.happen(e.InboxLost("not mounted"))
+    assert manager.told == ["ready"]
+    stage.happen(e.RescanWanted("a test"))
+    assert manager.told == ["ready"]
+    stage.script.is_watching = True
+    stage.happen(e.RescanWanted("a test"))
+    assert manager.told == ["ready"] * 2
+
+
+def test_its_end_is_told_when_it_is_asked_for_and_at_the_latest_before_the_edges_end(
+    stage: Stage, world: World
+) -> None:
+    manager = watched(stage)
+    stage.script.is_watching = False
+
+    stage.happen(e.DrainRequested("SIGTERM"))
+    assert manager.told == ["stopping"]
+    world.calls.clear()
+    stage.runtime.close()
+
+    assert manager.told == ["stopping"] * 2
+    assert world.calls[0] == "close inbox"

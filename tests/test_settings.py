@@ -149,7 +149,7 @@ max_batch = 3
 [engine]
 load = "lazy"
 [worker]
-recycle_rss_mb = 2
+recycle_growth_mb = 2
 recycle_items = 0
 [output]
 quality = 91
@@ -165,7 +165,7 @@ quality = "source"
     assert policy.once
     assert (policy.batching.linger_s, policy.batching.max_batch) == (0.25, 3)
     assert policy.worker.lazy
-    assert (policy.worker.recycle_rss_bytes, policy.worker.recycle_items) == (2 * 1024 * 1024, None)
+    assert (policy.worker.recycle_growth_bytes, policy.worker.recycle_items) == (2 * 1024 * 1024, None)
     scans, default = policy.recipes
     assert (scans.match, scans.grow_px, scans.unmarked, scans.quality) == (("scans/**",), 0, "hold", None)
     assert (default.name, default.match, default.unmarked, default.quality) == (

@@ -14,13 +14,16 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from watcher import __version__
+from watcher.adapters import service_manager
+from watcher.adapters.bounded_log import BoundedLog
 from watcher.adapters.clock import SystemClock
 from watcher.adapters.event_queue import EventQueue
 from watcher.adapters.inbox import WatchedInbox
 from watcher.adapters.journal import SqliteJournal
 from watcher.adapters.lock import FolderLock, StateLock
+from watcher.adapters.memory import SystemMemory
 from watcher.adapters.outbox import FolderOutbox
-from watcher.adapters.processes import BoundedLog, ColdExecutor, HotExecutor, WorkerSetup
+from watcher.adapters.processes import ColdExecutor, HotExecutor, WorkerSetup
 from watcher.adapters.requests import RequestFolder
 from watcher.adapters.state_owner import claim
 from watcher.adapters.status_board import FileStatusBoard
@@ -191,6 +194,8 @@ def _edges(chosen: Settings, journal: Journal, events: EventQueue) -> Edges:
         outbox=outbox,
         hot=HotExecutor(setup, sink, clock),
         cold=ColdExecutor(setup, sink, clock),
+        memory=SystemMemory(),
+        manager=service_manager.from_environment(os.environ),
         requests=RequestFolder(chosen.state_dir),
         status=FileStatusBoard(
             chosen.state_dir, clock, engine=chosen.engine.name, device=chosen.engine.device

@@ -86,7 +86,8 @@ class Journal(Protocol):
     def prior_jobs(self, identity: Identity, path: str) -> tuple[Job, ...]:
         """Jobs of the identity's picture and recipe, whatever their mask, oldest first.
 
-        All final ones of the picture at this path, and the newest answers for others.
+        All final ones of the picture at this path, the newest answers for others, and the newest suspect that
+        was not answered for.
         """
         ...
 
@@ -243,6 +244,30 @@ class RetryRequests(Protocol):
 
     def waiting(self) -> Sequence[RetryRequest]:
         """The requests that were not taken up yet, oldest first. Cheap where there are none."""
+        ...
+
+
+class ServiceManager(Protocol):
+    """What started the service and watches over it (systemd), or nobody. No call blocks or raises."""
+
+    def ready(self) -> None:
+        """The service does its work from now on, if only by waiting for its inbox. Once is enough."""
+        ...
+
+    def stopping(self) -> None:
+        """The service ends."""
+        ...
+
+    def show(self, snapshot: JsonObject) -> None:
+        """A line for people, made of `Pipeline.snapshot()`. It is sent when it changes."""
+        ...
+
+    def live(self, now_ns: int) -> None:
+        """The loop runs: called at each of its turns. What is due is sent now."""
+        ...
+
+    def next_due_ns(self) -> int | None:
+        """When the loop has to call `live` at the latest; None: whenever it likes."""
         ...
 
 

@@ -35,9 +35,11 @@ if TYPE_CHECKING:
         Executor,
         Inbox,
         Journal,
+        MemoryGauge,
         Outbox,
         ResidentExecutor,
         RetryRequests,
+        ServiceManager,
         StatusBoard,
         TimingLog,
     )
@@ -82,6 +84,8 @@ class Edges:
     cold: Executor
     requests: RetryRequests
     status: StatusBoard
+    memory: MemoryGauge
+    manager: ServiceManager
 
 
 class Runtime:
@@ -176,7 +180,7 @@ class Runtime:
         noted = {job.id for job in (*opened.jobs, *edges.journal.given_up())}
         edges.outbox.sweep_notes(noted, opened.next_number)
         while self._rescue_timing_lines():
-            pass
+            self._tell_that_it_lives()
         self._handle(opened)
         edges.inbox.start()
 
@@ -194,6 +198,8 @@ class Runtime:
         """End the edges; what was committed stays so."""
         edges = self._edges
         self._closing = True
+        edges.manager.stopping()
+        self._tell_that_it_lives()
         self._events.close()
         edges.inbox.close()
         edges.hot.close()
@@ -216,9 +222,9 @@ class Runtime:
             return self._answers.popleft()
         now_ns = self._edges.clock.now().mono_ns
         wake_ns = self._next_housekeeping_ns
-        due_ns = self._pipeline.next_wakeup_ns()
-        if due_ns is not None:
-            wake_ns = min(wake_ns, due_ns)
+        for due_ns in (self._pipeline.next_wakeup_ns(), self._edges.manager.next_due_ns()):
+            if due_ns is not None:
+                wake_ns = min(wake_ns, due_ns)
         if self._status_dirty:
             wake_ns = min(wake_ns, self._status_written_ns + _STATUS_NS)
         try:
@@ -242,6 +248,7 @@ class Runtime:
         # What is asked for or not written yet may be just what the journal is about to forget.
         if now.mono_ns >= self._next_pruning_ns and self._pipeline.is_watching and not self._answers:
             self._prune_journal(now)
+        self._tell_manager(event, now.mono_ns)
 
     # --- commands ---
 
@@ -334,11 +341,34 @@ class Runtime:
                 if not blocked:
                     log.write("error", "journal.blocked", {"reason": str(error), "remedy": error.remedy})
                 blocked = True
-                self._edges.clock.sleep(_JOURNAL_RETRY_S)
+                self._tell_that_it_lives()
+                self._edges.clock.sleep(self._retry_pause_s())
             else:
                 if blocked:
                     log.write("info", "journal.resumed", {})
                 return
+
+    def _retry_pause_s(self) -> float:
+        """Not so long that the service manager would take this for a hang."""
+        due_ns = self._edges.manager.next_due_ns()
+        if due_ns is None:
+            return _JOURNAL_RETRY_S
+        return min(_JOURNAL_RETRY_S, max(0.0, (due_ns - self._edges.clock.now().mono_ns) / _NS_PER_S))
+
+    # --- the service manager ---
+
+    def _tell_manager(self, event: e.Event, now_ns: int) -> None:
+        # It does not wait for the model: that may take long, and pictures are served meanwhile. An inbox that
+        # is away is waited for, which is all that can be done.
+        manager = self._edges.manager
+        if self._pipeline.is_watching or isinstance(event, e.InboxLost):
+            manager.ready()
+        if isinstance(event, e.DrainRequested):
+            manager.stopping()
+        manager.live(now_ns)
+
+    def _tell_that_it_lives(self) -> None:
+        self._edges.manager.live(self._edges.clock.now().mono_ns)
 
     # --- timing lines ---
 
@@ -412,12 +442,18 @@ class Runtime:
             self._pay_lines()
             self._requests_due = True
             self._write_status(now_ns)
+            self._look_at_memory()
         elif self._status_dirty and now_ns - self._status_written_ns >= _STATUS_NS:
             self._write_status(now_ns)
         # Before a listing nobody knows whether the pictures are there; an answer of the journal goes first.
         if self._requests_due and self._pipeline.is_watching and not self._answers:
             self._requests_due = False
             self._take_requests()
+
+    def _look_at_memory(self) -> None:
+        available_bytes = self._edges.memory.available_bytes()
+        if available_bytes is not None:
+            self._events.put(e.MemoryObserved(available_bytes))
 
     def _prune_journal(self, now: e.Instant) -> None:
         more = False
@@ -430,7 +466,9 @@ class Runtime:
     def _write_status(self, now_ns: int) -> None:
         self._status_dirty = False
         self._status_written_ns = now_ns
-        self._edges.status.write(self._pipeline.snapshot(), running=True)
+        snapshot = self._pipeline.snapshot()
+        self._edges.status.write(snapshot, running=True)
+        self._edges.manager.show(snapshot)
 
     def _take_requests(self) -> None:
         for request in islice(self._edges.requests.waiting(), _MAX_REQUESTS):

@@ -230,7 +230,7 @@ class Ready(_Message, frozen=True, kw_only=True, tag="ready"):
     open_files: int | None = None
     """Descriptors of the process, where the system tells."""
     golden_px: int = 0
-    """Pixels of the golden self-test's crop, and how long the warm model took for it."""
+    """What the warm engine had to do for the golden picture, counted as for `inference`, and its time."""
     golden_ns: int = 0
 
 
@@ -251,8 +251,10 @@ class ItemStarted(_Message, frozen=True, kw_only=True, tag="item_started"):
 class ItemProgressed(_Message, frozen=True, kw_only=True, tag="item_progressed"):
     """One phase or crop of the item is over: the only proof of life that counts.
 
-    How long the next one may take goes by how much it has to do: `units` are bytes for `read` and `decode`,
-    pixels for all others (of the one crop for `inference`).
+    How long the next one may take goes by how much it has to do. `units` are: bytes of the files for `read`,
+    bytes of the decoded pixels for `decode`, the picture's pixels for `mask`, `preprocess` and `composite`,
+    the same weighted by what its container costs for `encode`, and for `inference` what the engine has to do
+    for the one next crop, as it measures work itself. 0 where there is nothing to do.
     """
 
     batch: str
@@ -324,11 +326,13 @@ class ItemFailed(_Message, frozen=True, kw_only=True, tag="item_failed"):
 
 
 class BatchDone(_Message, frozen=True, kw_only=True, tag="batch_done"):
-    """The worker is free. Items that it did not report on are given back (see `Limits.batch_pixels`)."""
+    """The worker is free. Every item was reported on, or is given back (see `Limits.batch_pixels`)."""
 
     batch: str
     rss_bytes: int
     open_files: int | None = None
+    given_back: tuple[str, ...] = ()
+    """Jobs that were not begun."""
 
 
 class Pong(_Message, frozen=True, kw_only=True, tag="pong"):

@@ -13,11 +13,12 @@ import hashlib
 import json
 from collections import Counter, deque
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from watcher.core import commands as c
 from watcher.core import events as e
-from watcher.core.job import Fingerprint, Identity, Job, JobState
+from watcher.core.job import Fingerprint, Job, JobState
 from watcher.core.pipeline import Pipeline
 from watcher.core.policy import Policy
 
@@ -61,6 +62,11 @@ DEVICE: JsonObject = {
     "reason": None,
     "evidence": {},
 }
+
+EXIT_USED_UP = 75
+CPU = "cpu"
+_LOAD_NS = 2 * sum(START_SEGMENTS.values()) // 3
+"""How far a start has come when its model is loaded."""
 
 _Command = TypeVar("_Command")
 
@@ -166,6 +172,11 @@ class Process:
     unkillable: bool = False
     stuck: bool = False
     """It makes no progress any more."""
+    deaf: bool = False
+    """It does not answer pings: its thread hangs, and nobody knows yet."""
+    device: str | None = None
+    """It was started on this one, instead of the configured one."""
+    is_warming: bool = False
     careful: bool = False
     """It has one suspect, alone."""
     judged: bool = False
@@ -194,6 +205,13 @@ class Process:
 
     # --- what it says ---
 
+    def warm(self) -> None:
+        """Its model is loaded; its self-test begins."""
+        self.is_warming = True
+        world = self.world
+        world.now_ns = max(world.now_ns, self.spawned_ns + _LOAD_NS)
+        world.send(e.WorkerWarming(self.origin))
+
     def ready(self) -> None:
         self.is_ready = True
         world = self.world
@@ -218,6 +236,22 @@ class Process:
         self.world.send(e.ItemStarted(self.origin, self.batch.id, item.job.id))
         return item
 
+    def progress(self, item: c.BatchItem, over: str, begins: str | None, units: int = 1_000_000) -> None:
+        """A phase of the item is over, another one begins."""
+        self.world.tick()
+        spent_ns = self.world.now_ns - self.started_ns
+        self.world.send(
+            e.ItemProgressed(self.origin, self._batch_id, item.job.id, over, spent_ns, begins, units)
+        )
+
+    def come_to(self, phase: str, source: str | None = None, units: int = 1_000_000) -> c.BatchItem:
+        """Turn to an item, and work until this phase begins."""
+        item = self.begin(source)
+        phases = tuple(WORK_SEGMENTS)
+        for over, begins in pairwise(phases[: phases.index(phase) + 1]):
+            self.progress(item, over, begins, units)
+        return item
+
     def report(self, item: c.BatchItem, result: bytes | None = None, **facts: Any) -> e.WorkReport:
         world, started_ns = self.world, self.started_ns
         world.now_ns = finished_ns = max(world.now_ns, started_ns + sum(WORK_SEGMENTS.values()))
@@ -234,7 +268,7 @@ class Process:
             segments_ns=segments,
             image={"format": "PNG", "width": 8, "height": 8, "crops": 1},
             engine=ENGINE,
-            device=DEVICE,
+            device={**DEVICE, "configured": self.device or DEVICE["configured"]},
             sha256_in=item.job.identity.picture_sha256,
             sha256_out=sha256(result) if result is not None else None,
             rss_bytes=500_000_000,
@@ -259,6 +293,8 @@ class Process:
 
     def failed(self, item: c.BatchItem, code: str) -> None:
         report = self.report(item)
+        if code == "device_memory" and (self.device is not None or not self.world.policy.cold.enabled):
+            self.world.evidence.spent[item.job.id] += 1  # an engine error as any other
         self._say(
             item,
             e.ItemFailed(
@@ -266,36 +302,49 @@ class Process:
             ),
         )
 
-    def batch_done(self) -> None:
-        """All was reported; what was not, was forgotten."""
-        self.world.evidence.spent.update(item.job.id for item in self.unreported)
+    def batch_done(
+        self, *, give_back: bool = False, rss_bytes: int = 500_000_000, open_files: int | None = None
+    ) -> None:
+        """All was reported; what was not, is given back, or else was forgotten."""
+        left = tuple(item.job.id for item in self.unreported)
+        if not give_back:
+            self.world.evidence.spent.update(left)
         batch_id, self.batch = self._batch_id, None
         self.unreported = []
         self.world.tick()
-        self.world.send(e.BatchDone(self.origin, batch_id, 500_000_000))
+        given_back = left if give_back else ()
+        self.world.send(e.BatchDone(self.origin, batch_id, rss_bytes, open_files, given_back))
         if self.path == "cold" or self.draining:
             self.exit(0)
 
-    def exit(self, code: int, story: str = "it ended") -> None:
+    def exit(self, code: int, story: str = "it ended", evidence: e.Evidence | None = None) -> None:
         assert self.alive
         self.alive = False
         self.world.tick()
-        self.world.count_loss(self)
-        lost = self.world.lost_by(self)
+        lost: list[str] = []
+        if not self._is_excused(code):
+            self.world.count_loss(self)
+            lost = self.world.lost_by(self)
         alone = len(self.sources) == 1
-        self.world.send(e.WorkerExited(self.origin, code, story))
+        self.world.send(e.WorkerExited(self.origin, code, story, evidence=evidence))
         self.world.evidence.surely_spent.update(lost)  # if the service lived to hear of it
         self.world.evidence.convicted.update(lost * alone)
 
-    def crash(self) -> None:
-        self.exit(-9, "killed by signal 9")
+    def _is_excused(self, code: int) -> bool:
+        """It is used up, says so, and has served something of its batch: what is left is nobody's fault."""
+        return code == EXIT_USED_UP and len(self.unreported) < len(self.sources)
+
+    def crash(self, evidence: e.Evidence | None = None) -> None:
+        self.exit(-9, "killed by signal 9", evidence)
 
     # --- playing by the bytes ---
 
     def serve(self, item: c.BatchItem) -> bool:
         """Do what the bytes of the item say; False if that ended the process.
 
-        `poison` kills the process, `half` has no end, `bad` is undecodable, `engine` makes the engine raise.
+        `poison` kills the process, `standstill` makes it hang, `huge` is too much for a device that is not
+        the CPU, and the process is used up by it, `half` has no end, `bad` is undecodable, `engine` makes the
+        engine raise.
         `alpha` marks itself where the recipe looks for that; else a mask does, unless it is a `misfit`.
         """
         world, job = self.world, item.job
@@ -309,6 +358,13 @@ class Process:
             self.failed(item, "changed")
         elif b"poison" in picture.data:
             self.crash()
+            return False
+        elif b"standstill" in picture.data:
+            self.stuck = True
+            return False
+        elif b"huge" in picture.data and self.device != CPU:
+            self.failed(item, "device_memory")
+            self.exit(EXIT_USED_UP, "the device's memory is short")
             return False
         else:
             self._serve_bytes(item, picture.data, mask)
@@ -338,7 +394,9 @@ class Process:
         """Do the next thing that a worker does by itself; False if there is nothing to do."""
         if not self.alive or self.stuck:
             return False
-        if not self.is_ready:
+        if not self.is_warming:
+            self.warm()
+        elif not self.is_ready:
             self.ready()
         elif self.batch is None:
             if not self.draining:
@@ -366,8 +424,8 @@ class Evidence:
 
     spent: Counter[str] = field(default_factory=Counter)
     """Attempts of each job that count: its process died or stalled, its engine or its result failed."""
-    blamed: Counter[Identity] = field(default_factory=Counter)
-    """Of each content: how often it was alone in a process that died or stalled."""
+    blamed: Counter[str] = field(default_factory=Counter)
+    """Of each picture's bytes: how often they were alone in a process that died or stalled."""
     surely_spent: Counter[str] = field(default_factory=Counter)
     convicted: Counter[str] = field(default_factory=Counter)
     """Those of `spent` and of `blamed` that the service has surely journalled."""
@@ -454,7 +512,9 @@ class Evidence:
         """A job that is given away has the attempts and the faults that it earned."""
         assert job.attempts <= self.spent[job.id] + 1, "an attempt was counted that was none"
         assert job.attempts > self.surely_spent[job.id], "an attempt was not counted"
-        assert job.solo_faults <= self.blamed[job.identity], "it is blamed for what it did not do"
+        assert job.solo_faults <= self.blamed[job.identity.picture_sha256], (
+            "it is blamed for what it did not do"
+        )
         assert self.convicted[job.id] < max_solo_faults, "a poison job is tried once more"
 
 
@@ -721,7 +781,7 @@ class World:
             since_ns = job.clock.observed_ns if job.clock is not None else 0
             assert self.evidence.gone_ns.get(job.source, -1) >= since_ns, "its picture has always been there"
         if job.state is JobState.QUARANTINED and job.duplicate_of is None:
-            assert self.evidence.blamed[job.identity] >= self.policy.retry.max_solo_faults, (
+            assert self.evidence.blamed[job.identity.picture_sha256] >= self.policy.retry.max_solo_faults, (
                 "quarantined without guilt"
             )
 
@@ -745,13 +805,17 @@ class World:
                     process for process in self.colds if not process.unkillable and process.careful is careful
                 ]
                 assert len(beside) < (1 if careful else self.policy.cold.max_parallel)
-                process = Process(self, "cold", command.incarnation, spawned_ns=self.now_ns)
+                process = Process(
+                    self, "cold", command.incarnation, device=command.device, spawned_ns=self.now_ns
+                )
+                assert command.device in {None, CPU}
+                assert command.device is None or len(command.batch.items) == 1
                 self.processes.append(process)
                 process.give(command.batch)
             case c.PingWorker():
                 process = self._process(command.incarnation)
                 assert process.batch is None, "a busy worker is not asked"
-                if process.alive and not process.stuck:
+                if process.alive and not process.stuck and not process.deaf:
                     self._answers.append(e.WorkerPonged(process.origin, command.number))
             case c.KillWorker():
                 process = self._process(command.incarnation)
@@ -831,7 +895,7 @@ class World:
         alone = process.batch is not None and len(process.batch.items) == 1
         for item in process.unreported:
             self.evidence.spent[item.job.id] += 1
-            self.evidence.blamed[item.job.identity] += alone
+            self.evidence.blamed[item.job.identity.picture_sha256] += alone
 
     def lost_by(self, process: Process) -> list[str]:
         """The jobs whose attempt ends with this process."""

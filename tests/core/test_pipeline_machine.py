@@ -28,7 +28,16 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from tests.core.conversation import NS, DiskFile, Process, ServiceCrashed, World, cleaned, sha256
+from tests.core.conversation import (
+    NS,
+    WORK_SEGMENTS,
+    DiskFile,
+    Process,
+    ServiceCrashed,
+    World,
+    cleaned,
+    sha256,
+)
 from watcher.core import events as e
 from watcher.core.job import Fingerprint, Job, JobState
 from watcher.core.policy import ArrivalPolicy, BatchPolicy, ColdPolicy, Policy, Recipe, WorkerPolicy
@@ -47,8 +56,10 @@ CONTENTS: Final = (
     b"half a picture",
     b"poison",
     b"an engine's trouble",
+    b"a huge picture",
+    b"a standstill",
 )
-HOPELESS: Final = (b"bad", b"half", b"poison", b"engine")
+HOPELESS: Final = (b"bad", b"half", b"poison", b"engine", b"standstill")
 MASKS: Final = (b"mask one", b"mask two", b"an empty mask")
 RECIPES: Final = (Recipe("alpha", ("alpha/**",), ("mask", "alpha")), Recipe())
 BASE: Final = Policy(
@@ -446,7 +457,7 @@ class WorldMachine(RuleBasedStateMachine):
         self.do(self.alive[which % len(self.alive)].crash)
 
     @precondition(lambda self: self.alive)
-    @rule(which=numbers, code=st.sampled_from([0, 1, 70, 78, -11]))
+    @rule(which=numbers, code=st.sampled_from([0, 1, 70, 75, 75, 76, 78, -11]))
     def exit_worker(self, which: int, code: int) -> None:
         """It ends on its own account, whatever it has in hand."""
         policy = self.world.policy
@@ -461,6 +472,69 @@ class WorldMachine(RuleBasedStateMachine):
         process.stuck = True
         process.unkillable = unkillable
         self.forgetful |= process.unkillable
+
+    @property
+    def at_work(self) -> list[Process]:
+        """Those that have something to do and can do it."""
+        return [
+            process
+            for process in self.alive
+            if process.is_ready and process.batch and process.unreported and not process.stuck
+        ]
+
+    @precondition(lambda self: self.at_work)
+    @rule(
+        which=numbers,
+        phase=st.sampled_from(list(WORK_SEGMENTS)),
+        units=st.sampled_from([0, 1, 1_000_000, 200_000_000]),
+        then=st.sampled_from(["goes on", "stands still", "dies"]),
+    )
+    def come_to_a_phase(self, which: int, phase: str, units: int, then: str) -> None:
+        """It tells of its phases; what becomes of it in the last one is another matter."""
+        process = self.at_work[which % len(self.at_work)]
+        self.do(lambda: process.come_to(phase, units=units))
+        if then == "stands still":
+            process.stuck = True
+        elif then == "dies" and process.alive:
+            self.do(process.crash)
+
+    @precondition(lambda self: self.at_work)
+    @rule(which=numbers, steps=st.integers(0, 2))
+    def give_back(self, which: int, steps: int) -> None:
+        """It has enough of its batch, and has done something of it."""
+        process = self.at_work[which % len(self.at_work)]
+        for _ in range(1 + steps):
+            if process in self.at_work:
+                self.do(process.step)
+        if process in self.at_work:
+            self.do(lambda: process.batch_done(give_back=True))
+
+    @precondition(lambda self: self.alive)
+    @rule(which=numbers, deaf=st.booleans())
+    def be_deaf(self, which: int, *, deaf: bool) -> None:
+        """Its thread hangs while it has nothing to do."""
+        self.alive[which % len(self.alive)].deaf = deaf
+
+    @precondition(lambda self: self.alive)
+    @rule(which=numbers, number=st.integers(0, 3))
+    def pong(self, which: int, number: int) -> None:
+        """It answers a ping of long ago, or of never."""
+        process = self.alive[which % len(self.alive)]
+        self.do(self.world.send, e.WorkerPonged(process.origin, number))
+
+    @rule(available_bytes=st.sampled_from([0, 300_000_000, 10_000_000_000]))
+    def observe_memory(self, available_bytes: int) -> None:
+        self.do(self.world.send, e.MemoryObserved(available_bytes))
+
+    @precondition(lambda self: self.at_work)
+    @rule(rss_bytes=st.sampled_from([1_000_000_000, 9_000_000_000]), open_files=st.sampled_from([None, 999]))
+    def end_batch_used_up(self, rss_bytes: int, open_files: int | None) -> None:
+        """It has leaked while it served its batch."""
+        process = self.at_work[0]
+        while process in self.at_work:
+            self.do(process.step)
+        if process.alive and process.batch and not process.stuck:
+            self.do(lambda: process.batch_done(rss_bytes=rss_bytes, open_files=open_files))
 
     @precondition(lambda self: any(process.stuck for process in self.alive))
     @rule(die=st.booleans())

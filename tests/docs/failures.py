@@ -33,14 +33,16 @@ GROUPS: Final[Mapping[str, str]] = {
     "G": "Times",
     "H": "Permissions, mounts, services",
     "I": "Long runs",
+    "W": "The resident worker",
 }
 
 OPENING: Final = """\
 # Failures that others met
 
-Programs that watch a folder have failed in many ways. Each row is one kind of failure that people reported
-of some such program, and the tests that hold this one against it. Those in `tests/service` run the real
-service on real files. A test names its kinds with `@pytest.mark.kind("A1")`.
+Programs that watch a folder, and services that keep a model in a process, have failed in many ways. Each row
+is one kind of failure that people reported of some such program, and the tests that hold this one against it.
+Those in `tests/service` run the real service on real files. A test names its kinds with
+`@pytest.mark.kind("A1")`.
 
 This page is written by `python -m tests.docs.failures --write` from `tests/service/kinds.py` and those marks.
 """

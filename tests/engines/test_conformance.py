@@ -12,6 +12,7 @@ import pytest
 from watcher.wire import EngineChoice
 from watcher.worker.engines.protocol import EngineUnavailableError
 from watcher.worker.engines.registry import ENGINE_NAMES, build_engine
+from watcher.worker.golden import golden_crop, run_golden_test
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -88,6 +89,45 @@ def test_results_come_in_order_and_each_is_reported(
     assert seen == [0, 1, 2]
     assert [result.shape for result in results] == [crop.pixels.shape for crop in crops]
     assert engine.fill([]) == []
+
+
+class Lazily:
+    """Crops that tell when the engine takes them."""
+
+    def __init__(self, crops: list[Crop], log: list[tuple[str, int]]) -> None:
+        self._crops = crops
+        self._log = log
+
+    def __len__(self) -> int:
+        return len(self._crops)
+
+    def __getitem__(self, index: int) -> Crop:
+        crop = self._crops[index]
+        self._log.append(("taken", index))
+        return crop
+
+
+def test_a_crop_is_reported_before_the_next_one_begins(
+    engine: Engine, noise_crop: Callable[[int, int], Crop]
+) -> None:
+    """The service takes an engine for dead that is silent for longer than one crop may take."""
+    log: list[tuple[str, int]] = []
+    crops: Any = Lazily([noise_crop(64, 64)] * 3, log)
+    engine.fill(crops, progress=lambda index: log.append(("told", index)))
+    assert log == [(what, index) for index in range(3) for what in ("taken", "told")]
+
+
+def test_more_to_fill_is_more_work(engine: Engine, noise_crop: Callable[[int, int], Crop]) -> None:
+    small, large = noise_crop(64, 64), noise_crop(256, 256)
+    assert 0 < 8 * engine.work_px(small) < engine.work_px(large)
+    (before,), (after,) = engine.fill([small]), engine.fill([small])
+    assert np.array_equal(before, after), "the question changes nothing"
+
+
+def test_a_working_engine_passes_the_golden_self_test(engine: Engine) -> None:
+    result = run_golden_test(engine)
+    assert result.work_px == engine.work_px(golden_crop()) > 0
+    assert result.spent_ns > 0
 
 
 def test_what_lies_under_the_hole_does_not_matter(

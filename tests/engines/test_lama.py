@@ -6,6 +6,8 @@ import hashlib
 import subprocess
 import sys
 import warnings
+import weakref
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,8 +15,15 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from watcher.worker import devices
 from watcher.worker.engines.lama import LamaEngine
-from watcher.worker.engines.protocol import Crop, DeviceLostError, EngineUnavailableError, FillError
+from watcher.worker.engines.protocol import (
+    Crop,
+    DeviceLostError,
+    DeviceMemoryError,
+    EngineUnavailableError,
+    FillError,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -236,8 +245,36 @@ def test_out_of_memory_is_tried_once_more_then_fails_the_crop(
     failures.extend([1, 1, 1])
     with pytest.raises(FillError, match="out of memory") as caught:
         engine.fill([noise_crop(64, 64)])
-    assert not isinstance(caught.value, DeviceLostError)
+    assert not isinstance(caught.value, (DeviceLostError, DeviceMemoryError)), (
+        "there is nowhere to go from the CPU"
+    )
     assert failures == [1]
+
+
+def test_an_accelerators_memory_that_is_too_small_is_told_as_that(
+    stand_in: Any, noise_crop: Callable[[int, int], Crop], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = loaded(stand_in.choice())
+    assert engine._placement is not None
+    monkeypatch.setattr(engine, "_placement", replace(engine._placement, device="cuda:0"))
+    tensors: list[weakref.ref[Tensor]] = []
+    alive: list[bool] = []
+
+    def short_of_memory(image: Tensor, mask: Tensor) -> Tensor:
+        workspace = torch.cat((image, mask), dim=1)
+        tensors.append(weakref.ref(workspace))
+        raise RuntimeError(f"CUDA out of memory. Tried to allocate 2 GiB besides {workspace.shape}")
+
+    def free_memory(device: str) -> None:
+        assert device == "cuda:0"
+        alive.extend(tensor() is not None for tensor in tensors)
+
+    monkeypatch.setattr(engine._simple, "model", short_of_memory)
+    monkeypatch.setattr(devices, "free_memory", free_memory)
+    with pytest.raises(DeviceMemoryError, match="cuda:0"):
+        engine.fill([noise_crop(64, 64)])
+    assert len(tensors) == 2
+    assert alive == [False], "what the first try held is free before the cache is emptied"
 
 
 def test_a_sticky_device_error_says_that_the_process_must_end(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import configparser
 import os
 import re
 import shutil
@@ -116,83 +115,6 @@ def test_recipes_have_only_marks_that_work_and_end_in_a_rule_for_everything(conf
     assert {mark for recipe in recipes for mark in recipe["marks"]} == {"mask", "alpha"}
     assert recipes[-1]["match"] == ["**"]
     assert "alpha" not in recipes[-1]["marks"], "a picture may be transparent by nature"
-
-
-# --- service/watcher.service ----------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def unit(root: Path) -> configparser.ConfigParser:
-    parser = configparser.ConfigParser(strict=True, interpolation=None, comment_prefixes=("#",))
-    parser.optionxform = str  # type: ignore[assignment,method-assign]  # keys of a unit keep their case
-    parser.read(root / "service" / "watcher.service", encoding="utf-8")
-    return parser
-
-
-def test_unit_is_never_left_dead_by_the_start_limit(unit: configparser.ConfigParser) -> None:
-    assert not [key for key in unit["Service"] if key.startswith("StartLimit")], "systemd ignores it there"
-    assert unit["Unit"]["StartLimitIntervalSec"] == "0"
-
-
-def test_unit_restarts_with_growing_delays_but_not_on_a_wrong_configuration(
-    unit: configparser.ConfigParser,
-) -> None:
-    service = unit["Service"]
-    assert service["Restart"] == "on-failure"
-    assert 0 < float(service["RestartSec"]) < float(service["RestartMaxDelaySec"])
-    assert int(service["RestartSteps"]) > 0, "without steps systemd ignores the longest delay"
-    assert "78" in service["RestartPreventExitStatus"].split()
-
-
-def test_unit_leaves_time_to_drain_and_stops_the_service_first(
-    unit: configparser.ConfigParser, config_text: str
-) -> None:
-    service = unit["Service"]
-    drain_s = tomllib.loads(DEFAULT.sub("", config_text))["worker"]["drain_s"]
-    assert float(service["TimeoutStopSec"]) >= drain_s + 10
-    assert service["KillMode"] == "mixed"
-
-
-def test_unit_survives_its_worker_and_does_not_break_its_engine(unit: configparser.ConfigParser) -> None:
-    service = unit["Service"]
-    assert service["OOMPolicy"] == "continue", "else a worker killed for want of memory stops the service"
-    assert "MemoryDenyWriteExecute" not in service, "it breaks the CPU kernels that are compiled at run time"
-    # These need user namespaces, without which the unit would not start (systemd.exec, "user services").
-    needs_namespaces = {
-        key for key in service if key.startswith(("Protect", "Private", "ReadOnly", "ReadWrite"))
-    }
-    assert needs_namespaces == set()
-
-
-def test_unit_starts_one_replaceable_command(root: Path) -> None:
-    text = (root / "service" / "watcher.service").read_text(encoding="utf-8")
-    assert re.findall(r"^ExecStart=.*$", text, re.MULTILINE) == ["ExecStart=%h/.local/bin/watcher run"]
-
-
-@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd on this machine")
-def test_systemd_itself_finds_no_fault(root: Path, tmp_path: Path) -> None:
-    text = (root / "service" / "watcher.service").read_text(encoding="utf-8")
-    path = tmp_path / "watcher.service"
-    path.write_text(text.replace("%h/.local/bin/watcher", sys.executable), encoding="utf-8")
-    env = {**os.environ, "SYSTEMD_LOG_LEVEL": "warning", "XDG_RUNTIME_DIR": str(tmp_path)}
-    done = subprocess.run(
-        ["systemd-analyze", "--user", "verify", path],
-        capture_output=True,
-        text=True,
-        check=False,
-        env=env,
-        timeout=30,
-    )
-    if "Failed to" in done.stderr and "manager" in done.stderr:
-        pytest.skip(f"systemd cannot be asked here: {done.stderr.strip()}")
-    newer = ("RestartSteps", "RestartMaxDelaySec")  # unknown to systemd < 254, which the unit says
-    complaints = [
-        line
-        for line in done.stderr.splitlines()
-        if "watcher.service" in line and not any(f"Unknown key name '{key}'" in line for key in newer)
-        if not any(f"Unknown key '{key}'" in line for key in newer)
-    ]
-    assert complaints == []
 
 
 # --- sample_inbox/ --------------------------------------------------------------------------------

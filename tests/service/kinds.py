@@ -94,6 +94,73 @@ KINDS: Final[dict[str, str]] = {
     "H8": "a unit that starts the program by path events misses some, or spins",
     # long runs
     "I2": "after one file, or after days, nothing was taken any more",
+    # the worker: hang or crash
+    "W1": "the worker is dead or frozen, and its parent goes on answering that all is well",
+    "W2": "a health check beside the work passes while the work stands still",
+    "W4": "the worker is killed while its parent waits for it or writes to it: a hang, a zombie",
+    "W5": "after a worker's end the pool accepts work and does none",
+    "W6": "a worker crashes: the server stays up, says that it is healthy, and cannot serve",
+    "W7": "work is sent to a process that is busy with old work, or its late answer is taken for the new one",
+    "W8": "one limit for loading and answering: a slow start is killed",
+    "W9": "a hang leaves no evidence",
+    # the worker: memory
+    "W10": "a silent SIGKILL: nobody learns that memory ran out",
+    "W11": "too little memory shows as a timeout",
+    "W12": "who killed the worker knows why, who judges the job does not",
+    # the worker: restarts
+    "W13": "restarts that always fail go on for ever, or a permanent error is retried",
+    "W14": "the service manager gives up after some crashes and stays dead",
+    "W15": "a start limit that can never be reached",
+    "W16": "a check that always fails is tried without end and without a state",
+    "W17": "no restart after the worker was killed for memory; the queue fills quietly",
+    # the worker: poison
+    "W18": "a picture that kills its worker is lost, or comes back without end",
+    "W19": "its count is kept by an id that changes, or dies with the service",
+    "W20": "one poison picture among good ones keeps crashing every worker",
+    "W21": "innocent pictures that share its worker are blamed",
+    "W23": "recovery after a crash waits for a time-out",
+    # the worker: leaks and recycling
+    "W24": "recycling drops work, or leaves nobody to serve",
+    "W25": "memory stays with the process after each batch, until it is killed",
+    "W26": "a memory limit below what the warm worker needs kills it always, and in mid-work",
+    "W27": "ProcessPoolExecutor with a task limit deadlocks",
+    "W28": "ProcessPoolExecutor with many submits deadlocks",
+    # the worker: orphans and zombies
+    "W29": "the service is killed, and its workers live on with their memory",
+    "W31": "a parent with process number 1 is taken for dead; a parent that dies early is missed",
+    "W32": "at its parent's death the worker runs destructors, dumps core or leaves half an output",
+    "W33": "on Windows a kill does not reach grandchildren",
+    "W34": "without an init the dead pile up as zombies",
+    # the worker: fork, threads, pipes
+    "W36": "a fork after torch has run deadlocks",
+    # the worker: the stop
+    "W38": "SIGTERM kills work in flight, and it stays marked as running",
+    "W39": "the signal reaches the whole group: the workers die first",
+    "W40": "a shell in front of the service swallows SIGTERM; it is given less time than it needs",
+    # the worker: logs
+    "W42": "logs of workers grow without bound",
+    "W43": "two processes write and rotate one log",
+    # the worker: accelerators
+    "W44": "recovery from a full accelerator inside the process is unreliable",
+    "W45": "after one device error every call fails until the process ends",
+    # the worker: publication, shared storage
+    "W46": "a rename without fsync leaves files of zeros",
+    "W47": "the last commits are lost at a power cut",
+    "W48": "SQLite on a network file system is damaged",
+    "W49": "no events come across a network file system; polling drops files",
+    "W50": "a long task runs twice, since its lease ran out",
+    "W51": "a task whose worker was killed is lost",
+    # the worker: batching
+    "W52": "the batch limit counts requests and not items",
+    "W54": "a preferred batch size makes smaller ones",
+    "W55": "each lone request pays the batching delay",
+    # the worker: service managers
+    "W56": "the watchdog kills a service that works for long, or hangs with it",
+    "W57": "a service without permission for the folder hangs on a prompt",
+    "W58": "a hardened unit keeps the model from running",
+    "W59": "the service is killed while the model loads",
+    "W60": "a small /dev/shm crashes the worker",
+    "W61": "a Windows service does not start after an upgrade",
 }
 
 NOT_HERE: Final[dict[str, str]] = {
@@ -101,4 +168,8 @@ NOT_HERE: Final[dict[str, str]] = {
     "C3": "a property of other libraries; what matters of it is C1",
     "H6": "Windows is not supported",
     "H8": "a decision, not a behaviour: the service is one long-lived process, started by no path event",
+    "W27": "a decision: no pool of the library is used; workers are started by exec and spoken to by pipes",
+    "W28": "as W27",
+    "W33": "Windows is not supported",
+    "W61": "Windows is not supported",
 }

@@ -33,6 +33,7 @@ from tests.adapters.simulated_disk import Adversary, Died, SimulatedDisk
 from watcher.adapters import source_bytes, tree
 from watcher.adapters.journal import SqliteJournal
 from watcher.adapters.outbox import FolderOutbox
+from watcher.adapters.service_manager import NoServiceManager
 from watcher.adapters.timing_log import JsonlTimingLog
 from watcher.core import events as e
 from watcher.core.job import Fingerprint, JobState
@@ -244,6 +245,13 @@ class PlayedInbox:
 
     def close(self) -> None:
         pass
+
+
+class PlayedMemory:
+    """Implements `watcher.ports.MemoryGauge`: nobody knows."""
+
+    def available_bytes(self) -> int | None:
+        return None
 
 
 class PlayedWorker:
@@ -603,6 +611,8 @@ class Machine:
             hot=PlayedWorker(self.inbox, outbox.staging, self.disk, events.put, clock),
             cold=PlayedWorker(self.inbox, outbox.staging, self.disk, events.put, clock),
             requests=NoRequests(),
+            memory=PlayedMemory(),
+            manager=NoServiceManager(),
             status=NoBoard(),
         )
         policy = Policy(after=plan.after, arrivals=ArrivalPolicy(quiet_s=0.05))

@@ -28,6 +28,7 @@ from watcher.wire import (
     Limits,
     Ready,
     RunBatch,
+    Warming,
     decode_from_worker,
     encode,
 )
@@ -45,6 +46,8 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[2]
 FILL = (200, 60, 20)
+OVERHEAD_PX = 7
+"""What the engine below takes a crop for besides its pixels."""
 
 
 def photo(width: int, height: int, seed: int = 1) -> NDArray[np.uint8]:
@@ -89,6 +92,9 @@ class FlatEngine:
     def warm_up(self) -> None:
         pass
 
+    def work_px(self, crop: Crop) -> int:
+        return crop.hole.size + OVERHEAD_PX
+
     def fill(
         self, crops: Sequence[Crop], *, progress: Callable[[int], None] | None = None
     ) -> list[NDArray[np.uint8]]:
@@ -119,6 +125,7 @@ class Bench:
     engine: FlatEngine = field(default_factory=FlatEngine)
     limits: Limits = field(default_factory=Limits)
     reports: list[FromWorker] = field(default_factory=list)
+    faults: Faults = field(default_factory=Faults)
 
     def item(self, source: Path, mask: Path | None = None, **changes: Any) -> Item:
         staging = self.folder / "staging"
@@ -141,7 +148,7 @@ class Bench:
 
     def serve_item(self, item: Item) -> FromWorker:
         self.reports.clear()
-        server = ItemServer(self.engine, self.limits, self.reports.append, Faults())
+        server = ItemServer(self.engine, self.limits, self.reports.append, self.faults)
         server.serve("b1", item, time.monotonic_ns())
         return self.reports[-1]
 
@@ -232,6 +239,10 @@ class Conversation:
     def ready(self, **changes: Any) -> Ready:
         assert isinstance(self.next(), Hello)
         self.configure(**changes)
+        return self.warmed_up()
+
+    def warmed_up(self) -> Ready:
+        assert self.next() == Warming()
         report = self.next()
         assert isinstance(report, Ready), report
         return report
@@ -239,6 +250,22 @@ class Conversation:
     def run(self, *items: Item, batch: str = "b1") -> list[FromWorker]:
         self.send(RunBatch(batch=batch, sent_ns=time.monotonic_ns(), items=items))
         return self.until(BatchDone)
+
+    def is_silent(self, for_s: float) -> bool:
+        """Nothing was said meanwhile, and the pipe is open."""
+        return not self._buffer and not select.select([self.reports], [], [], for_s)[0]
+
+    def stderr_until(self, *wanted: bytes, ask: signal.Signals | None = None) -> bytes:
+        """Read its standard error until all that is wanted was seen; `ask` is sent to it meanwhile."""
+        assert self.process.stderr is not None
+        seen, deadline = b"", time.monotonic() + 10
+        while not all(text in seen for text in wanted):
+            assert time.monotonic() < deadline, seen.decode(errors="replace")
+            if ask is not None:
+                self.process.send_signal(ask)
+            if select.select([self.process.stderr], [], [], 0.05)[0]:
+                seen += os.read(self.process.stderr.fileno(), 1 << 16)
+        return seen
 
     def wait(self, timeout_s: float = 10.0) -> int:
         return self.process.wait(timeout_s)

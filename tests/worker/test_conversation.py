@@ -19,6 +19,7 @@ from PIL import Image
 
 from tests.worker.bench import ROOT, Bench, Conversation, photo, rectangle, save_mask
 from watcher.wire import (
+    EXIT_INTERNAL,
     PROTOCOL,
     BatchDone,
     BatchStarted,
@@ -33,11 +34,12 @@ from watcher.wire import (
     Limits,
     Ping,
     Pong,
-    Ready,
     RunBatch,
     WireError,
     decode_from_worker,
 )
+from watcher.worker.engines.patchmatch import PatchmatchEngine
+from watcher.worker.golden import golden_crop
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -71,13 +73,18 @@ def test_a_whole_life(talk: Talk, bench: Bench, marked: Item) -> None:
     hello = worker.next()
     assert hello == Hello(pid=worker.process.pid, version=hello.version)  # type: ignore[union-attr]  # asserted by ==
     worker.configure()
-    ready = worker.next()
-    assert isinstance(ready, Ready)
+    ready = worker.warmed_up()
     assert ready.engine.actual == "patchmatch"
     assert ready.model_loads == 1
     assert ready.rss_bytes > 10_000_000
     assert ready.segments.process_start_ns > 0
     assert ready.segments.import_ns > 0
+    engine = PatchmatchEngine(EngineChoice())
+    engine.load()
+    assert ready.golden_px == engine.work_px(golden_crop())
+    assert 0 < ready.golden_ns < ready.segments.warmup_ns
+    assert ready.open_files is not None
+    assert ready.open_files >= 5, "standard streams and two pipes"
     spent = sum(getattr(ready.segments, name) for name in ready.segments.__struct_fields__)
     assert spent <= ready.ready_ns - worker.spawned_ns
 
@@ -93,8 +100,11 @@ def test_a_whole_life(talk: Talk, bench: Bench, marked: Item) -> None:
     phases = [
         report.phase for report in said if isinstance(report, ItemProgressed) and report.job == "good.png"
     ]
-    assert phases[:3] == ["read", "decode", "mask"]
+    assert phases[:4] == ["read", "read", "decode", "mask"]
     assert "inference" in phases
+    assert isinstance(said[-1], BatchDone)
+    assert said[-1].given_back == ()
+    assert said[-1].open_files == ready.open_files
 
     result = np.asarray(Image.open(bench.folder / "staging" / "good.png.staged"))
     assert not np.array_equal(result, photo(96, 80))
@@ -158,7 +168,7 @@ def test_a_one_shot_serves_what_is_on_the_pipe_and_exits(talk: Talk, bench: Benc
         worker.send(RunBatch(batch=name, sent_ns=1, items=(make_item(bench, f"{name}.png"),)))
     worker.hang_up()
     assert isinstance(worker.next(), Hello)
-    assert isinstance(worker.next(), Ready)
+    worker.warmed_up()
     worker.until(BatchDone)
     last = worker.until(BatchDone)[-1]
     assert isinstance(last, BatchDone)
@@ -225,21 +235,6 @@ def test_signals_to_the_group_do_not_end_it(talk: Talk, marked: Item, number: si
     assert any(isinstance(report, ItemDone) for report in worker.run(marked))
 
 
-def test_stacks_are_written_on_request(talk: Talk, marked: Item) -> None:
-    worker = talk("hang_sleep@good.png")
-    worker.ready()
-    worker.send(RunBatch(batch="b", sent_ns=1, items=(marked,)))
-    worker.until(ItemStarted)
-    assert worker.process.stderr is not None
-    seen, deadline = b"", time.monotonic() + 10
-    while b"at_item_start" not in seen:  # the report precedes the sleep by a moment: ask until it sleeps
-        assert time.monotonic() < deadline, seen
-        worker.process.send_signal(signal.SIGUSR1)
-        seen += os.read(worker.process.stderr.fileno(), 65536)
-        time.sleep(0.01)
-    assert b"Thread" in seen
-
-
 # --- refusals of the conversation itself -------------------------------------------------------------------
 
 
@@ -263,13 +258,13 @@ def test_garbage_is_refused(talk: Talk) -> None:
     worker = talk()
     worker.ready()
     worker.send_line(b"\x00\xff not json\n")
-    assert fatal_of(worker).exit_code == 1
+    assert fatal_of(worker).exit_code == EXIT_INTERNAL == 1
 
 
 def test_work_before_configuration_is_refused(talk: Talk) -> None:
     worker = talk()
     worker.send(Exit())
-    assert fatal_of(worker).exit_code == 1
+    assert fatal_of(worker).exit_code == EXIT_INTERNAL == 1
 
 
 def test_an_engine_that_does_not_exist_is_a_configuration_error(talk: Talk) -> None:
@@ -360,4 +355,5 @@ def test_a_batch_ends_early_once_it_has_filled_its_pixels(bench: Bench, talk: Ta
     assert [report.job for report in reports if isinstance(report, ItemDone)] == [
         item.job for item in items[:2]
     ]
-    assert isinstance(reports[-1], BatchDone), "the third item is given back without a report"
+    assert isinstance(reports[-1], BatchDone)
+    assert reports[-1].given_back == (items[2].job,), "it was not begun"

@@ -109,6 +109,11 @@ MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (
         """CREATE INDEX jobs_by_output ON jobs (output)
             WHERE output IS NOT NULL AND state IN ('done', 'unchanged')""",
     ),
+    (
+        "ALTER TABLE jobs ADD COLUMN losses TEXT",
+        """CREATE INDEX jobs_suspect ON jobs (picture_sha256, recipe)
+            WHERE suspect = 1 AND state IN ('gone', 'superseded')""",
+    ),
 )
 """Entry N brings a file from schema N to N + 1. Entries are only ever appended."""
 
@@ -116,7 +121,7 @@ _COLUMNS: Final = (
     *("id", "source", "inode", "size_bytes", "mtime_ns", "ctime_ns"),
     *("picture_sha256", "mask_sha256", "recipe", "state", "created_s"),
     *("mask", "mask_inode", "mask_size_bytes", "mask_mtime_ns", "mask_ctime_ns"),
-    *("attempts", "solo_faults", "suspect", "duplicate_of", "retry_of"),
+    *("attempts", "solo_faults", "suspect", "losses", "duplicate_of", "retry_of"),
     *("stage_name", "output", "sha256_out", "reason", "record"),
 )
 _STANDS: Final = (
@@ -132,6 +137,11 @@ _NEWEST_ANSWERS: Final = (
     "SELECT seq FROM jobs INDEXED BY jobs_by_picture WHERE picture_sha256 = ? AND recipe = ? "  # noqa: S608 - as below
     f"AND state IN ({_ANSWERS_SQL}) AND {_STANDS} ORDER BY seq DESC LIMIT {_MAX_ANSWERS}"
 )
+_NEWEST_SUSPECT: Final = (
+    "SELECT seq FROM jobs INDEXED BY jobs_suspect WHERE picture_sha256 = ? AND recipe = ? "
+    "AND suspect = 1 AND state IN ('gone', 'superseded') ORDER BY seq DESC LIMIT 1"
+)
+"""What a content was blamed for goes with it to another path."""
 _SELECT_JOBS: Final = f"SELECT seq, {', '.join(_COLUMNS)} FROM jobs"  # noqa: S608 - literals of this file
 _SELECT_ACTIVE: Final = (
     # what a worker reported before a crash counts only for a result that is being published
@@ -220,14 +230,16 @@ class SqliteJournal:
     def prior_jobs(self, identity: Identity, path: str) -> tuple[Job, ...]:
         """Jobs of the identity's picture and recipe, whatever their mask, oldest first.
 
-        All final ones of the picture at this path, and the newest answers for others: where one content lies
-        at thousands of paths, reading them all for each would take hours. Not those whose result was replaced
-        by a later one: they answer for nothing any more.
+        All final ones of the picture at this path, the newest answers for others, and the newest that ended a
+        process and was never answered for: where one content lies at thousands of paths, reading them all
+        for each would take hours. Not those whose result was replaced by a later one: they answer for
+        nothing any more.
         """
         with _explained(self._path):
             return self._select(
-                f"WHERE seq IN ({_FINAL_AT_PATH}) OR seq IN ({_NEWEST_ANSWERS})",
-                (_blob(path), *(identity.picture_sha256, _blob(identity.recipe)) * 2),
+                f"WHERE seq IN ({_FINAL_AT_PATH}) OR seq IN ({_NEWEST_ANSWERS}) "
+                f"OR seq IN ({_NEWEST_SUSPECT})",
+                (_blob(path), *(identity.picture_sha256, _blob(identity.recipe)) * 3),
             )
 
     def jobs(self, *, states: Collection[JobState] = (), ids: Collection[str] = ()) -> tuple[Job, ...]:
@@ -550,6 +562,7 @@ def _job_row(job: Job) -> _Row:
         job.attempts,
         job.solo_faults,
         job.suspect,
+        json.dumps(job.losses, separators=(",", ":")) if job.losses else None,
         job.duplicate_of,
         job.retry_of,
         _optional_blob(job.stage_name),
@@ -568,8 +581,8 @@ def _job(row: _Row, files: Mapping[str, SavedFile] = _NO_FILES) -> Job:
     if file is not None and file.fingerprint == fingerprint and file.sha256 == picture_sha256:
         source, fingerprint, picture_sha256 = file.path, file.fingerprint, file.sha256
     mask, *mask_prints = row[11:16]
-    attempts, solo_faults, suspect, duplicate_of, retry_of = row[16:21]
-    stage_name, output, sha256_out, reason, record = row[21:]
+    attempts, solo_faults, suspect, losses, duplicate_of, retry_of = row[16:22]
+    stage_name, output, sha256_out, reason, record = row[22:]
     return Job(
         id=job_id,
         source=source,
@@ -582,6 +595,7 @@ def _job(row: _Row, files: Mapping[str, SavedFile] = _NO_FILES) -> Job:
         attempts=attempts,
         solo_faults=solo_faults,
         suspect=bool(suspect),
+        losses=() if losses is None else tuple(json.loads(losses)),
         duplicate_of=duplicate_of,
         retry_of=retry_of,
         stage_name=_optional_text(stage_name),

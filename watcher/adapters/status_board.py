@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 _WORKER_STATES: Final[Mapping[str, WorkerState]] = {
     "stopped": "none",
     "starting": "starting",
+    "warming": "starting",
     "half_open": "starting",
     "ready": "ready",
     "busy": "busy",

@@ -79,7 +79,7 @@ class Dispatching:
             return None
         limits = [
             self._backpressure.until_ns,
-            self._lanes.cold_blocked_until_ns,
+            self._lanes.next_change_ns(now_ns),
             self._linger_until_ns,
             self._start_late_ns(now_ns),
         ]

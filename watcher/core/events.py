@@ -235,7 +235,7 @@ class WorkerReady:
     model_loads: int
     open_files: int | None = None
     golden_px: int = 0
-    """Size of the self-test's crop, and how long the warm model took for it."""
+    """What the self-test had to do, in units of `inference`, and how long the warm model took for it."""
     golden_ns: int = 0
 
 
@@ -278,7 +278,7 @@ class ItemProgressed:
     Attributes:
         phase: what is over; `spent_ns` is its time.
         next_phase: what begins, or None.
-        units: how much it has to do: bytes for `read` and `decode`, pixels for others.
+        units: how much it has to do; what is counted is the phase's own (`wire.ItemProgressed`).
     """
 
     origin: Origin

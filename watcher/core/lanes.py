@@ -2,7 +2,8 @@
 
 Rules of this file:
 - The hot lane carries one batch at a time; the cold lane `max_parallel` processes, each until it is reaped.
-  Suspects have a lane of their own, one process wide: nobody waits behind what may hang.
+  Suspects have a lane of their own, one process wide: nobody waits behind what may hang. One that overstays
+  leaves it to the next, so that two may run.
 - A second one-shot is started only where memory for its model seems to be free.
 - The supervisor's deadline of a busy worker is its flight's (`hot_is_heard`).
 """
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Final, Literal
 from watcher.core.flights import Flights
 from watcher.core.pace import ITEM
 from watcher.core.routing import PathReason, Situation, route
-from watcher.core.supervision import ALIVE, Supervisor, WorkerState
+from watcher.core.supervision import ALIVE, GETTING_READY, Supervisor, WorkerState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 _NS_PER_S: Final = 1_000_000_000
 _SECOND_MODEL: Final = 1.25
 """So much more than a worker has used is taken to be enough for another one."""
+_MAX_SUSPECTS: Final = 2
 _SECOND_MODEL_BYTES: Final = 268_435_456
 
 
@@ -128,10 +130,21 @@ class Lanes:
         if now_ns < self.cold_blocked_until_ns:
             return False
         running = [flight for flight in self.flights if flight.path == "cold" and not flight.given_up]
-        beside = sum(1 for flight in running if flight.suspect is suspect)
-        if beside >= (1 if suspect else self.policy.cold.max_parallel):
+        lane = [flight for flight in running if flight.suspect is suspect]
+        if suspect and len(lane) < _MAX_SUSPECTS:
+            lane = [flight for flight in lane if now_ns < flight.overstays_ns]
+        if len(lane) >= (1 if suspect else self.policy.cold.max_parallel):
             return False
         return not running or self._has_room_for_another(default=True)
+
+    def next_change_ns(self, now_ns: int) -> int:
+        """When, by time alone, another path may be right or free (0: never)."""
+        times = [self.cold_blocked_until_ns]
+        times += [flight.overstays_ns for flight in self.flights if flight.suspect]
+        start_s = self.flights.cold_time.start_s
+        if start_s is not None and self.supervisor.state in GETTING_READY:
+            times.append(self.supervisor.overdue_ns(start_s))
+        return min((at_ns for at_ns in times if at_ns > now_ns), default=0)
 
     # --- what is in flight ---------------------------------------------------------------------------------
 
@@ -161,10 +174,16 @@ class Lanes:
             self.supervisor.put_off(self.flights.silent_until_ns(flight))
 
     def start_segments(self, flight: Flight) -> tuple[Mapping[str, int] | None, int | None]:
-        """(start segments, ready instant) of the flight's process, as far as its jobs own them."""
+        """(start segments, ready instant) of the flight's process, as far as its jobs own them.
+
+        What lies between their dispatch and the process's own first instant, the commit of the attempts and
+        the call that starts it, belongs to its start too.
+        """
         if flight.path == "hot" or flight.ready is None:
             return None, None
-        return flight.ready.segments_ns, flight.ready.ready_ns
+        told_ns, ready_ns = flight.ready.segments_ns, flight.ready.ready_ns
+        untold_ns = max(0, ready_ns - flight.sent_ns - sum(told_ns.values()))
+        return {**told_ns, "process_start": told_ns.get("process_start", 0) + untold_ns}, ready_ns
 
     @property
     def cold_is_hopeless(self) -> bool:

@@ -133,7 +133,9 @@ class Losses:
 
     def _tell_exit(self, event: e.WorkerExited, flight: Flight | None, *, expected: bool) -> None:
         calm = expected or (event.exit_code == 0 and (flight is None or not flight.jobs))
-        level: c.LogLevel = "debug" if calm else "warning"
+        level: c.LogLevel = "warning"
+        if calm:
+            level = "debug" if event.reason is None else "info"  # who wanted to end said why
         self._ledger.log(
             level,
             "worker.exited",

@@ -32,22 +32,30 @@ _ENOUGH: Final = 20
 """So many samples of a size make its slowest one believable as one of a hundred."""
 _SLOW_QUANTILE: Final = 0.99
 _PATIENCE_FACTOR: Final = 3.0
+_GOLDEN_FACTOR: Final = 5.0
+"""Pictures take up to so many times as long as the golden one of a start does, for the work that they are."""
 _LEAST_PATIENCE_S: Final = 3.0
 """A machine that is busy elsewhere may leave any process alone for so long."""
 
 _PRIOR_S: Final[Mapping[str, tuple[float, float]]] = {
     "read": (5.0, 1.0),
-    "decode": (2.0, 0.5),
+    "decode": (2.0, 0.1),
     "mask": (2.0, 0.5),
     "preprocess": (2.0, 0.5),
     "inference": (5.0, 170.0),
     "composite": (2.0, 0.5),
-    "encode": (2.0, 2.5),
+    "encode": (2.0, 0.15),
     PICKUP: (5.0, 0.0),
     TURN: (2.0, 0.0),
 }
 """Seconds, and seconds a million units more: ten times what two x86 cores took for a 12-megapixel photo:
-decode 28 ms a megabyte, mask operations below 50 ms, PNG at 0.23 s and LaMa at 17 s a megapixel."""
+decode 3 ms a megabyte of pixels, mask operations below 50 ms, JPEG at 12 ms and LaMa at 17 s a megapixel."""
+
+
+def prior_s(phase: str, units: int) -> float:
+    """What no healthy machine exceeds, whatever is in the picture."""
+    base_s, per_million_s = _PRIOR_S[phase]
+    return base_s + per_million_s * units / 1e6
 
 
 class Pace:
@@ -77,8 +85,7 @@ class Pace:
         slow_s = self.slow_s(phase, units)
         known_s = 0.0 if slow_s is None else _PATIENCE_FACTOR * slow_s
         if len(self._samples.get(phase, {}).get(units.bit_length(), ())) < _ENOUGH:
-            base_s, per_million_s = _PRIOR_S[phase]
-            known_s = max(known_s, base_s + per_million_s * units / 1e6)
+            known_s = max(known_s, prior_s(phase, units))
         return max(_LEAST_PATIENCE_S, known_s)
 
     def _scaled(self, phase: str, units: int) -> list[float]:
@@ -121,11 +128,16 @@ class ColdTime:
         work_s = self._pace.usual_s(ITEM, size)
         return self.start_s + (self._guess_s if work_s is None else work_s)
 
-    def slow_s(self, size: int, phase: str, units: int) -> float:
-        """What a one-shot for a picture takes when it is slow, that has so much to do in one phase."""
+    def slow_s(self, size: int, phase: str, units: int, *, crowd: int = 1) -> float:
+        """What a one-shot takes for a slow picture that has so much to do in one phase.
+
+        Its work shares the machine with a crowd. Starts are taken as they usually are: they were measured in
+        a crowd themselves, and the slowest of them says how noisy the machine was then.
+        """
         item_s, phase_s = self._pace.slow_s(ITEM, size), self._pace.slow_s(phase, units)
-        work_s = max(self._guess_s if item_s is None else item_s, phase_s or 0.0)
-        return max(self._starts, default=0.0) + work_s
+        if item_s is None:  # of no picture yet; what is known of the phase is the golden picture's
+            item_s = self._guess_s if phase_s is None else min(self._guess_s, _GOLDEN_FACTOR * phase_s)
+        return (self.start_s or 0.0) + crowd * max(item_s, phase_s or 0.0)
 
     @property
     def _starts(self) -> deque[float]:

@@ -301,7 +301,8 @@ class Supervisor:
         if not self._wanted:
             self._move(Report.EXITED_UNWANTED)
             return []
-        asked_for_it = exit_code == EXIT_USED_UP and self.items_served > 0
+        self._forgive_if_healthy(now_ns)
+        asked_for_it = exit_code == EXIT_USED_UP and self.items_served > 0 and was is not WorkerState.KILLING
         if was is WorkerState.DRAINING or asked_for_it:  # its successor is not a restart after a fault
             self._move(Report.EXITED_USED_UP)
             return self._start(Report.WANTED, now_ns)
@@ -313,7 +314,6 @@ class Supervisor:
             return [
                 Log("error", "worker.disabled", {"incarnation": self.incarnation, "exit_code": exit_code})
             ]
-        self._forgive_if_healthy(now_ns)
         return self._after_crash(now_ns)
 
     def deadline_passed(self, now_ns: int) -> list[Command]:  # noqa: PLR0911 - one flat table of states
@@ -359,11 +359,15 @@ class Supervisor:
                 return 0.0
             case _S.STARTING | _S.WARMING:
                 since_s = (now_ns - self.started_ns) / _NS_PER_S
-                return max(0.0, start_s - since_s) if since_s <= _OVERDUE_FACTOR * start_s else inf
+                return max(0.0, start_s - since_s) if now_ns < self.overdue_ns(start_s) else inf
             case _S.STOPPED | _S.DRAINING:
                 return start_s
             case _:
                 return inf
+
+    def overdue_ns(self, start_s: float) -> int:
+        """When the start that runs takes so long that nobody knows any more when it will end."""
+        return self.started_ns + round(_OVERDUE_FACTOR * start_s * _NS_PER_S) + 1
 
     # --- details -------------------------------------------------------------------------------------------
 

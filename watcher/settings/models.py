@@ -185,8 +185,9 @@ class Worker(_Section):
     start_timeout_s: Seconds = _WORKER.start_timeout_s
     drain_s: Seconds = _WORKER.drain_s
     recycle_items: CountOrNever = 0
-    recycle_rss_mb: CountOrNever = 0
-    """MiB."""
+    recycle_hours: CountOrNever = 0
+    recycle_growth_mb: CountOrNever = (_WORKER.recycle_growth_bytes or 0) // _MIB
+    """MiB beyond what it used when it was warm: a limit below that could never be kept."""
 
 
 class Cold(_Section):
@@ -309,7 +310,8 @@ class Settings(BaseSettings):
                 start_timeout_s=self.worker.start_timeout_s,
                 drain_s=self.worker.drain_s,
                 recycle_items=self.worker.recycle_items or None,
-                recycle_rss_bytes=self.worker.recycle_rss_mb * _MIB or None,
+                recycle_age_s=self.worker.recycle_hours * 3600.0 or None,
+                recycle_growth_bytes=self.worker.recycle_growth_mb * _MIB or None,
                 lazy=self.engine.load == "lazy",
             ),
             cold=core_policy.ColdPolicy(enabled=self.cold.enabled, max_parallel=self.cold.max_parallel),

@@ -33,6 +33,9 @@ EVENTS: Final[Mapping[str, EventSpec]] = {
     "service.stopped": EventSpec("info", "The process ends; nothing is left running."),
     "log.file_failed": EventSpec("warning", "The log file cannot be written; lines go to stderr alone."),
     "status.failed": EventSpec("warning", "`watcher status` shows old facts until this works again."),
+    "manager.unreachable": EventSpec(
+        "warning", "The service manager's socket takes nothing. It is tried again; meanwhile it may end us."
+    ),
     # the inbox
     "inbox.found": EventSpec(
         "info",
@@ -64,12 +67,19 @@ EVENTS: Final[Mapping[str, EventSpec]] = {
     "job.already_done": EventSpec("info", "The same content was done before; `watcher retry` does it again."),
     "job.renamed": EventSpec("info", "A picture that was done has another name now; nothing to do."),
     "job.engine_failed": EventSpec("warning", "The engine raised on this picture; it is tried once more."),
+    "job.too_large_for_device": EventSpec(
+        "warning", "The picture does not fit into the accelerator's memory; it is served on the CPU."
+    ),
     # workers
     "worker.starting": EventSpec("info", "The resident worker is being started."),
-    "worker.ready": EventSpec("info", "The model is loaded and warm; the line has the start's segments."),
+    "worker.ready": EventSpec(
+        "info", "The model is warm and has passed its self-test; the line has the start's segments."
+    ),
     "worker.exited": EventSpec("warning", "A worker's process ended; the line says how."),
     "worker.restarting": EventSpec("warning", "The worker is started again after a pause."),
-    "worker.recycling": EventSpec("info", "The worker is replaced by a fresh one, as configured."),
+    "worker.recycling": EventSpec(
+        "info", "The worker is replaced by a fresh one; the line says which limit it has reached."
+    ),
     "worker.killed": EventSpec("warning", "A worker was killed, for the reason in the line."),
     "worker.disabled": EventSpec("error", "The worker cannot run as configured; pictures go the cold path."),
     "worker.breaker_opened": EventSpec("error", "The worker died too often; it rests, the cold path serves."),

@@ -19,6 +19,7 @@ import time
 from typing import TYPE_CHECKING
 
 from watcher.wire import (
+    EXIT_INTERNAL,
     EXIT_PARENT_GONE,
     PROTOCOL,
     Configure,
@@ -125,7 +126,7 @@ class CommandReader:
             self._received.put_nowait(received)
         except queue.Full:
             # Waiting here would blind this thread to the end of the pipe; a sane service never gets here.
-            leave(EXIT_PARENT_GONE)
+            leave(EXIT_INTERNAL, f"more than {_MAX_COMMANDS} commands wait: the service is broken")
 
     def _ended(self) -> None:
         if not self._end_is_fine or self._parent_pid is None:

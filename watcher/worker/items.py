@@ -1,8 +1,14 @@
 """One item from its path to its report: read, decode, find the mark, fill, composite, encode, stage.
 
 Rules of this module:
-- Whatever happens to an item becomes exactly one report; no item ends the batch.
-- Time is counted by one `PhaseClock`; each phase and crop that is over is reported as progress.
+- Whatever happens to an item becomes exactly one final report; no item ends the batch, unless the process can
+  go on with none: the device is lost, or its memory is too small for one crop.
+- Time is counted by one `PhaseClock`. Each phase and crop that is over is reported as progress, with its
+  time, and with what begins and how much that has to do: the times of all reports tile the item.
+- How much a phase has to do is told in what its time goes by. A picture's header is read in `read`, so that
+  `decode` can be told in bytes of pixels (a plain picture of 200 megapixels is a file of 600 kB). Engines
+  measure crops themselves: patchmatch takes 10 ms or 9 s for one of 512 x 512. A phase that finds nothing to
+  do is told as 0, lest its short times pass for those of work.
 - The picture's pixels are not decoded while nothing says that something in them is marked.
 """
 
@@ -11,11 +17,11 @@ from __future__ import annotations
 import os
 import sys
 import traceback
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
-import psutil
 
 from watcher.wire import (
     ImageFacts,
@@ -26,14 +32,16 @@ from watcher.wire import (
     ItemProgressed,
     ItemStarted,
 )
-from watcher.worker.engines.protocol import DeviceLostError, FillError
+from watcher.worker.engines.protocol import DeviceLostError, DeviceMemoryError, FillError
+from watcher.worker.filling import fill_within_memory
 from watcher.worker.imaging.composite import canvas_for
 from watcher.worker.imaging.crops import cut, plan_crops, uncut, waves
 from watcher.worker.imaging.decode import open_picture, read_file
-from watcher.worker.imaging.encode import encode, stage
+from watcher.worker.imaging.encode import encode, encode_work_px, stage
 from watcher.worker.imaging.masks import erased, grow, read_mask
 from watcher.worker.imaging.refusals import IncompleteError, RefusedError
 from watcher.worker.phases import PhaseClock
+from watcher.worker.usage import rss_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -49,11 +57,6 @@ if TYPE_CHECKING:
     from watcher.worker.imaging.decode import Picture, SourceFile
 
     Mask = NDArray[np.bool_]
-
-
-def rss_bytes() -> int:
-    """Return this process's resident memory."""
-    return int(psutil.Process().memory_info().rss)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +86,11 @@ class _Course:
     mask: SourceFile | None = None
     image: ImageFacts | None = None
 
+    @property
+    def picture_px(self) -> int:
+        """Pixels of the picture, or 0 while its header was not read."""
+        return 0 if self.image is None else self.image.width * self.image.height
+
 
 class ItemServer:
     """Serves items with one engine."""
@@ -100,11 +108,13 @@ class ItemServer:
 
         Raises:
             DeviceLostError: the process must end; the item has no report.
+            DeviceMemoryError: the item was reported as `device_memory`, and the process must end.
         """
         course = _Course(item, batch, received_ns)
         self._report(ItemStarted(batch=batch, job=item.job))
         try:
-            self._faults.at_item_start(item.source)
+            self._faults.at_item_start(batch, item)
+            self._enter(course, "read", _file_bytes(item))
             report = self._work(course)
         except IncompleteError as incomplete:
             report = self._incomplete(course, incomplete.reason)
@@ -112,6 +122,17 @@ class ItemServer:
             report = self._failed(course, refusal.code, refusal.reason, refusal.remedy)
         except DeviceLostError:
             raise  # this process cannot serve anything any more: the loop ends it
+        except DeviceMemoryError as error:
+            self._report(
+                self._failed(
+                    course,
+                    "device_memory",
+                    f"a part of it does not fit into the device's memory: {error}",
+                    "nothing to do: it is served on the CPU; "
+                    "if it happens often, lower the crop size limit or free memory on the device",
+                )
+            )
+            raise  # what the device still holds is not to be trusted: the loop ends the process
         except FillError as error:
             report = self._failed(
                 course, "engine", f"the engine could not fill it: {error}", "run: watcher retry"
@@ -159,11 +180,29 @@ class ItemServer:
         segments, times = course.clock.finish(course.received_ns)
         return ItemHeld(batch=course.batch, job=course.item.job, image=image, segments=segments, times=times)
 
-    def _enter(self, course: _Course, phase: Phase, crop: int | None = None) -> None:
-        """Go on to the next phase; what is over is proof of life."""
+    def _enter(self, course: _Course, phase: Phase, units: int, *, crop: int | None = None) -> None:
+        """Go on to the next phase or crop; what is over is proof of life.
+
+        Args:
+            course: of the item.
+            phase: what begins.
+            units: how much it has to do, as `ItemProgressed` counts it.
+            crop: which crop is over.
+        """
         over = course.clock.phase
-        course.clock.enter(phase)
-        self._report(ItemProgressed(batch=course.batch, job=course.item.job, phase=over, crop=crop))
+        spent_ns = course.clock.enter(phase)
+        self._report(
+            ItemProgressed(
+                batch=course.batch,
+                job=course.item.job,
+                phase=over,
+                spent_ns=spent_ns,
+                next=phase,
+                units=units,
+                crop=crop,
+            )
+        )
+        self._faults.in_phase(phase)
 
     # --- the course of an item -----------------------------------------------------------------------------
 
@@ -172,13 +211,13 @@ class ItemServer:
         source = read_file(item.source, item.sha256, max_bytes=self.limits.max_file_bytes)
         course.source = source
         course.mask = self._read_mask_file(item)
-        self._enter(course, "decode")
         picture = open_picture(source.data, max_pixels=self.limits.max_pixels, fresh=source.fresh)
         image = ImageFacts(format=picture.container, width=picture.width, height=picture.height)
         course.image = image
         may_be_marked = course.mask is not None or ("alpha" in item.marks and picture.may_have_alpha)
+        self._enter(course, "decode", picture.pixel_bytes if may_be_marked else 0)
         pixels = picture.load() if may_be_marked else None
-        self._enter(course, "mask")
+        self._enter(course, "mask", course.picture_px if may_be_marked else 0)
         marked = None if pixels is None else self._find_mark(course, picture, pixels)
         if marked is None or pixels is None:
             if item.unmarked == "hold":
@@ -214,7 +253,7 @@ class ItemServer:
         return None
 
     def _unchanged(self, course: _Course, marks: MarkSource | None, reason: str) -> FromWorker:
-        self._enter(course, "encode")
+        self._enter(course, "encode", 0)
         assert course.source is not None  # noqa: S101 - set before anything can be unchanged
         return self._done(course, "unchanged", marks, reason, course.source.data)
 
@@ -222,12 +261,12 @@ class ItemServer:
         self, course: _Course, picture: Picture, pixels: NDArray[np.generic], marked: _Marked
     ) -> FromWorker:
         hole = grow(marked.mask, course.item.grow_px)
-        self._enter(course, "preprocess")
+        self._enter(course, "preprocess", course.picture_px)
         plans = plan_crops(hole, crop_pixels=self.limits.crop_pixels)
         canvas = canvas_for(picture, pixels, hole, marked.reopen)
         filled = self._fill_crops(course, canvas, hole, plans)
         image = canvas.finish()
-        self._enter(course, "encode")
+        self._enter(course, "encode", encode_work_px(picture))
         encoded = encode(picture, image, quality=course.item.quality, keep_metadata=course.item.keep_metadata)
         course.image = ImageFacts(
             format=picture.container,
@@ -250,14 +289,14 @@ class ItemServer:
             todo = [plan for plan in wave if remaining[plan.core.slices].any()]
             if not todo:
                 continue
+            if course.clock.phase != "preprocess":
+                self._enter(course, "preprocess", course.picture_px)
             crops = [
                 cut(canvas.rgb(plan.box, part), part, plan)
                 for plan in todo
                 for part in (remaining[plan.box.slices],)
             ]
-            self._enter(course, "inference")
-            results = self._run_engine(course, crops, len(ran))
-            self._enter(course, "composite")
+            results = self._run_engine(course, crops, first=len(ran))
             for plan, result in zip(todo, results, strict=True):
                 where = np.zeros((plan.box.height, plan.box.width), np.bool_)
                 inner = plan.core.within(plan.box).slices
@@ -265,22 +304,18 @@ class ItemServer:
                 canvas.paste(plan.box, where, uncut(result, plan))
                 remaining[plan.core.slices] = False
             ran += todo
-            course.clock.enter("preprocess")
-        course.clock.enter("composite")
         return ran
 
-    def _run_engine(self, course: _Course, crops: Sequence[Crop], first: int) -> list[NDArray[np.uint8]]:
-        def progress(index: int) -> None:
-            self._report(
-                ItemProgressed(batch=course.batch, job=course.item.job, phase="inference", crop=first + index)
-            )
+    def _run_engine(self, course: _Course, crops: Sequence[Crop], *, first: int) -> list[NDArray[np.uint8]]:
+        """Go through `inference` and on to `composite`; `first` is the first crop's number in the picture."""
 
-        results = self._engine.fill(crops, progress=progress)
-        if len(results) != len(crops):
-            raise FillError(f"{len(crops)} crops went in and {len(results)} came out")
-        for crop, result in zip(crops, results, strict=True):
-            if result.shape != crop.pixels.shape or result.dtype != np.uint8:
-                raise FillError(f"a crop of {crop.pixels.shape} came back as {result.dtype} {result.shape}")
+        def told(over: int | None, begins: int) -> None:
+            number = None if over is None else first + over
+            self._enter(course, "inference", self._engine.work_px(crops[begins]), crop=number)
+
+        self._enter(course, "inference", self._engine.work_px(crops[0]))
+        results = fill_within_memory(self._engine, crops, told)
+        self._enter(course, "composite", course.picture_px, crop=first + len(crops) - 1)
         return results
 
     def _done(
@@ -314,6 +349,16 @@ class ItemServer:
             times=times,
             rss_bytes=rss,
         )
+
+
+def _file_bytes(item: Item) -> int:
+    """Return how much there is to read; a file that is not there is nothing, and the reading will tell."""
+    paths = [item.source] if item.mask is None or "mask" not in item.marks else [item.source, item.mask]
+    size_bytes = 0
+    for path in paths:
+        with suppress(OSError):
+            size_bytes += os.stat(path).st_size  # noqa: PTH116 - surrogates
+    return size_bytes
 
 
 def _coarse_reason(plans: list[CropPlan]) -> str | None:

@@ -4,6 +4,8 @@ Rules of this module:
 - Hello goes out before anything heavy is imported: NumPy, Pillow and OpenCV load after `Configure`, in the
   measured import segment.
 - One thread works; it answers pings between items, so a pong proves that it is free.
+- Ready means warm and tried: the golden self-test belongs to the warm-up. One that fails ends the process
+  before it has seen a user's picture.
 - Every end has a code (`wire.EXIT_*`), and every end that is not 0 has last words (`Fatal`) unless the
   parent is gone.
 """
@@ -23,6 +25,7 @@ from watcher.wire import (
     EXIT_CONFIGURATION,
     EXIT_INTERNAL,
     EXIT_OK,
+    EXIT_RECYCLE,
     EXIT_STICKY_DEVICE,
     BatchDone,
     BatchStarted,
@@ -35,20 +38,26 @@ from watcher.wire import (
     Ready,
     RunBatch,
     StartSegments,
+    Warming,
     WireError,
 )
 from watcher.worker.channel import CommandReader, EndOfCommands, ProtocolMismatchError, ReportWriter
-from watcher.worker.engines.protocol import DeviceLostError, EngineUnavailableError
-from watcher.worker.faults import GARBAGE, VARIABLE, Faults
+from watcher.worker.engines.protocol import DeviceLostError, DeviceMemoryError, EngineUnavailableError
+from watcher.worker.faults import ONCE_VARIABLE, VARIABLE, Faults, read_plan
 from watcher.worker.lifeline import leave, leave_if_orphaned, prepare_process
 
 if TYPE_CHECKING:
     from watcher.worker.channel import Received
     from watcher.worker.engines.protocol import Engine
+    from watcher.worker.golden import GoldenResult
     from watcher.worker.items import ItemServer
 
 _STDOUT, _STDERR = 1, 2
 _REPORT_BUG = "restart the service; if it comes back, report it with the worker's log"
+_FRESH_ONE = "nothing to do: a fresh worker is started"
+_SELF_TEST_REMEDY = (
+    "verify the weights by: watcher models verify; if they are right, set `device` under `[engine]` to cpu"
+)
 _UPGRADE = "the service and its workers are of different versions: restart the service after an upgrade"
 
 
@@ -88,7 +97,6 @@ class Worker:
         self._main_started_ns = main_started_ns
         self._pending: deque[Received] = deque()
         self._faults = Faults()
-        self._garbage_due = False
 
     def run(self) -> int:
         """Live; return the exit code."""
@@ -102,7 +110,9 @@ class Worker:
             self._reports.send(fatal.message)
             return fatal.message.exit_code
         except DeviceLostError as error:
-            return self._farewell(EXIT_STICKY_DEVICE, str(error), "nothing to do: a fresh worker is started")
+            return self._farewell(EXIT_STICKY_DEVICE, str(error), _FRESH_ONE)
+        except DeviceMemoryError as error:
+            return self._farewell(EXIT_RECYCLE, f"the device's memory is short: {error}", _FRESH_ONE)
         except Exception as error:  # noqa: BLE001 - last words before the end; the stack goes to the log
             traceback.print_exc(file=sys.stderr)
             return self._farewell(EXIT_INTERNAL, f"{type(error).__name__}: {error}", _REPORT_BUG)
@@ -119,10 +129,14 @@ class Worker:
             raise _fatal(f"the first command was not configure but {type(command).__name__}", _REPORT_BUG)
         leave_if_orphaned(command.parent_pid)
         try:
-            self._faults = Faults.parse(os.environ.get(VARIABLE, ""), one_shot=command.one_shot)
+            plan = read_plan(
+                os.environ.get(VARIABLE, ""),
+                one_shot=command.one_shot,
+                once_dir=os.environ.get(ONCE_VARIABLE),
+            )
         except ValueError as error:
             raise _fatal(str(error), f"unset {VARIABLE}", EXIT_CONFIGURATION) from error
-        self._garbage_due = "garbage" in self._faults.plain
+        self._faults = Faults(plan, self._reports.send)
         return command
 
     def _start(self, configure: Configure, hello_ns: int) -> ItemServer:
@@ -131,31 +145,21 @@ class Worker:
             self._faults.at_start()
             server, engine, imported_ns = _import_and_build(configure, self._reports, self._faults)
             load = engine.load()
-            warming_ns = time.monotonic_ns()
-            engine.warm_up()
+            loaded_ns = time.monotonic_ns()
+            self._reports.send(Warming())
+            golden = _warm_up_and_try(engine)
         except EngineUnavailableError as error:
             raise _fatal(str(error), error.remedy, EXIT_CONFIGURATION) from error
-        from watcher.worker.items import rss_bytes
-
         ready_ns = time.monotonic_ns()
-        own_imports_ns = hello_ns - self._main_started_ns + imported_ns - configured_ns
-        self._reports.send(
-            Ready(
-                engine=engine.facts(),
-                device=engine.device(),
-                segments=StartSegments(
-                    process_start_ns=max(0, self._main_started_ns - configure.spawned_ns),
-                    import_ns=own_imports_ns + load.import_ns,
-                    device_probe_ns=load.device_probe_ns,
-                    model_read_ns=load.model_read_ns,
-                    model_load_ns=load.model_load_ns,
-                    warmup_ns=ready_ns - warming_ns,
-                ),
-                ready_ns=ready_ns,
-                rss_bytes=rss_bytes(),
-                model_loads=engine.model_loads,
-            )
+        segments = StartSegments(
+            process_start_ns=max(0, self._main_started_ns - configure.spawned_ns),
+            import_ns=hello_ns - self._main_started_ns + imported_ns - configured_ns + load.import_ns,
+            device_probe_ns=load.device_probe_ns,
+            model_read_ns=load.model_read_ns,
+            model_load_ns=load.model_load_ns,
+            warmup_ns=ready_ns - loaded_ns,
         )
+        self._reports.send(_ready(engine, segments, ready_ns, golden))
         return server
 
     # --- work ----------------------------------------------------------------------------------------------
@@ -174,19 +178,26 @@ class Worker:
                     raise _fatal("a worker is configured once, and it already was", _REPORT_BUG)
 
     def _run_batch(self, server: ItemServer, batch: RunBatch, received_ns: int) -> None:
-        from watcher.worker.items import rss_bytes
+        from watcher.worker.usage import open_files, rss_bytes
 
-        if self._garbage_due:
-            self._garbage_due = False
-            self._reports.send_line(GARBAGE)
+        self._reports.send_line(self._faults.at_batch_start())
         self._reports.send(BatchStarted(batch=batch.batch, received_ns=received_ns))
         filled_px = 0
-        for item in batch.items:
-            if filled_px >= server.limits.batch_pixels:
-                break
+        left = deque(batch.items)
+        while left and filled_px < server.limits.batch_pixels:
             self._answer_pings()
-            filled_px += server.serve(batch.batch, item, received_ns)
-        self._reports.send(BatchDone(batch=batch.batch, rss_bytes=rss_bytes()))
+            filled_px += server.serve(batch.batch, left.popleft(), received_ns)
+        self._faults.before_batch_done()
+        self._reports.send(
+            BatchDone(
+                batch=batch.batch,
+                rss_bytes=rss_bytes(),
+                open_files=open_files(),
+                given_back=tuple(item.job for item in left),
+            )
+        )
+        if self._faults.after_batch_done():
+            raise _fatal("a planted fault", _FRESH_ONE, EXIT_RECYCLE)
 
     def _answer_pings(self) -> None:
         while (received := self._commands.next(wait=False)) is not None:
@@ -221,8 +232,40 @@ def _import_and_build(
     # Ours is checked first and has the better words; Pillow's own is the second line.
     Image.MAX_IMAGE_PIXELS = configure.limits.max_pixels
     imported_ns = time.monotonic_ns()
-    engine = build_engine(configure.engine)
+    engine = faults.in_engine(build_engine(configure.engine), configure.engine.device)
     return ItemServer(engine, configure.limits, reports.send, faults), engine, imported_ns
+
+
+def _warm_up_and_try(engine: Engine) -> GoldenResult:
+    """Warm the engine up, then let it fill the golden picture.
+
+    Raises:
+        EngineUnavailableError: the engine cannot run here.
+        _FatalError: the golden self-test failed.
+    """
+    from watcher.worker.golden import GoldenTestError, run_golden_test
+
+    engine.warm_up()
+    try:
+        return run_golden_test(engine)
+    except GoldenTestError as error:
+        raise _fatal(f"the self-test failed: {error}", _SELF_TEST_REMEDY) from error
+
+
+def _ready(engine: Engine, segments: StartSegments, ready_ns: int, golden: GoldenResult) -> Ready:
+    from watcher.worker.usage import open_files, rss_bytes
+
+    return Ready(
+        engine=engine.facts(),
+        device=engine.device(),
+        segments=segments,
+        ready_ns=ready_ns,
+        rss_bytes=rss_bytes(),
+        model_loads=engine.model_loads,
+        open_files=open_files(),
+        golden_px=golden.work_px,
+        golden_ns=golden.spent_ns,
+    )
 
 
 class _FatalError(Exception):

@@ -24,12 +24,14 @@ class PhaseClock:
         self._lap_ns = self.started_ns
         self._spent: dict[Phase, int] = {}
 
-    def enter(self, phase: Phase) -> None:
-        """Count the time since the last call for the phase that ends, and go on in `phase`."""
+    def enter(self, phase: Phase) -> int:
+        """Count the time since the last call for the phase that ends; go on in `phase`. Returns that time."""
         now = time.monotonic_ns()
-        self._spent[self.phase] = self._spent.get(self.phase, 0) + now - self._lap_ns
+        lap_ns = now - self._lap_ns
+        self._spent[self.phase] = self._spent.get(self.phase, 0) + lap_ns
         self._lap_ns = now
         self.phase = phase
+        return lap_ns
 
     def finish(self, batch_received_ns: int) -> tuple[WorkSegments, ItemTimes]:
         """Close the last phase and return the item's segments and instants."""

@@ -58,6 +58,10 @@ class AutoEngine:
             self._fall_back(error)
             self._patchmatch.warm_up()
 
+    def work_px(self, crop: Crop) -> int:
+        """Ask what was chosen."""
+        return self._chosen.work_px(crop)
+
     def fill(
         self, crops: Sequence[Crop], *, progress: Callable[[int], None] | None = None
     ) -> list[NDArray[np.uint8]]:

@@ -20,14 +20,20 @@ import importlib.util
 import os
 import sys
 import warnings
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from watcher.wire import DeviceEvidence, DeviceFacts, EngineFacts
 from watcher.worker import devices
 from watcher.worker.engines.load_clock import LoadClock
-from watcher.worker.engines.protocol import Crop, DeviceLostError, EngineUnavailableError, FillError
+from watcher.worker.engines.protocol import (
+    Crop,
+    DeviceLostError,
+    DeviceMemoryError,
+    EngineUnavailableError,
+    FillError,
+)
 from watcher.worker.models import store
 
 if TYPE_CHECKING:
@@ -119,6 +125,10 @@ class LamaEngine:
                 ) from error
             self._move_to_cpu(f"the warm-up on {self._placed().device} failed: {error}")
             self.warm_up()
+
+    def work_px(self, crop: Crop) -> int:
+        """Return the crop's pixels: the model does the same with each, hole or not."""
+        return max(crop.hole.size, MIN_SIDE_PX**2)
 
     def fill(
         self, crops: Sequence[Crop], *, progress: Callable[[int], None] | None = None
@@ -222,11 +232,18 @@ class LamaEngine:
         return filled
 
     def _run(self, pixels: NDArray[np.uint8], mask: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        device = self._placed().device
+        with suppress(_OutOfMemoryError):
+            return self._call(pixels, mask)
+        # Once more: what filled the device may be other crops' leftovers. Not in a handler: as long as the
+        # error lives, its traceback keeps the failed call's tensors.
+        devices.free_memory(device)
         try:
             return self._call(pixels, mask)
-        except _OutOfMemoryError:  # once more: what filled the device may be other crops' leftovers
-            devices.free_memory(self._placed().device)
-            return self._call(pixels, mask)
+        except _OutOfMemoryError as error:
+            if device == devices.CPU:
+                raise
+            raise DeviceMemoryError(f"on {device}: {error}") from error
 
     def _call(self, pixels: NDArray[np.uint8], mask: NDArray[np.uint8]) -> NDArray[np.uint8]:
         import numpy as np

@@ -30,6 +30,13 @@ class FillError(RuntimeError):
     """The engine failed on these crops, or returned something that must not be written (NaN, wrong size)."""
 
 
+class DeviceMemoryError(FillError):
+    """An accelerator's memory is too small for these crops together, also with its cache freed.
+
+    Never the CPU's memory: there is no other device to go to from there.
+    """
+
+
 class DeviceLostError(FillError):
     """The accelerator's state is broken until this process ends (a sticky CUDA error): exit code 76."""
 
@@ -82,6 +89,13 @@ class Engine(Protocol):
         """Run the model on tiny synthetic crops until the first user's crop costs what every crop costs."""
         ...
 
+    def work_px(self, crop: Crop) -> int:
+        """Tell how much a crop is for this engine, in pixels that take equally long, before it is filled.
+
+        The service takes a worker for dead that is silent for much longer than other crops of so much work.
+        """
+        ...
+
     def fill(
         self, crops: Sequence[Crop], *, progress: Callable[[int], None] | None = None
     ) -> list[NDArray[np.uint8]]:
@@ -89,13 +103,15 @@ class Engine(Protocol):
 
         Args:
             crops: what to fill.
-            progress: called with the index of each crop when it is done.
+            progress: called with the index of each crop as soon as it is done, before the next one begins.
 
         Returns:
             Arrays of the shape and type of each crop's pixels. Pixels outside the hole are unspecified:
             the caller composites.
 
         Raises:
+            DeviceMemoryError: fewer crops at a time, or the CPU, may succeed.
+            DeviceLostError: this process can fill nothing any more.
             FillError: the result is not fit to be written.
         """
         ...

@@ -184,6 +184,12 @@ class Picture:
         return (self.height, self.width) if self.orientation >= 5 else (self.width, self.height)  # noqa: PLR2004 - EXIF 2.32: 5 to 8 lie on their side
 
     @property
+    def pixel_bytes(self) -> int:
+        """Size of the pixels once they are decoded, judged by the header."""
+        deep = self.mode == "I;16"
+        return self.width * self.height * (2 if deep else len(self.image.getbands()))
+
+    @property
     def may_have_alpha(self) -> bool:
         """Whether any pixel can be transparent, judged by the header."""
         return self.mode in ("RGBA", "LA") or "transparency" in self.image.info

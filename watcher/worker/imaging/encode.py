@@ -19,7 +19,7 @@ import os
 import struct
 import zlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from PIL import GifImagePlugin, Image, ImageFile, JpegImagePlugin, TiffImagePlugin
@@ -53,6 +53,20 @@ if TYPE_CHECKING:
 PNG_LEVEL = 4
 WEBP_QUALITY = 92
 """A lossy WebP does not say how it was made; this is high enough not to be seen."""
+
+
+_WORK: Final = {"JPEG": 1, "BMP": 1, "TIFF": 4, "GIF": 4, "PNG": 16, "WEBP": 16}
+_LOSSLESS_WEBP_WORK: Final = 32
+"""How much dearer a pixel is than a JPEG's: for 12 MP of noise two x86 cores took 0.14 s (JPEG), 3.3 s (PNG)
+and 4.5 s (lossless WebP)."""
+
+
+def encode_work_px(picture: Picture) -> int:
+    """How much encoding this picture has to do, in pixels of a JPEG: what its time is foreseen by."""
+    work = _WORK[picture.container]
+    if isinstance(picture.layout, WebpLayout) and picture.layout.lossless:
+        work = _LOSSLESS_WEBP_WORK
+    return picture.width * picture.height * work
 
 
 @dataclass(frozen=True, slots=True)
