@@ -78,7 +78,7 @@ class Flight:
 
     @property
     def overstays_ns(self) -> int:
-        """When it will have taken twice as long as was foreseen: whatever it does, nobody waits for it then."""
+        """When it will have taken twice as long as was foreseen: from then on nobody waits for it."""
         return self.sent_ns + round(2 * _NS_PER_S * sum(self.estimates_s.values()))
 
     @property

@@ -129,12 +129,12 @@ class ColdTime:
         return self.start_s + (self._guess_s if work_s is None else work_s)
 
     def slow_s(self, size: int, phase: str, units: int, *, crowd: int = 1) -> float:
-        """What a one-shot takes for a slow picture that has so much to do in one phase.
+        """What a one-shot usually takes for a picture that is slow in one phase, with so much to do in it.
 
-        Its work shares the machine with a crowd. Starts are taken as they usually are: they were measured in
-        a crowd themselves, and the slowest of them says how noisy the machine was then.
+        Its work shares the machine with a crowd; its start was measured in one. Only that phase is taken to
+        be slow: the slowest start and the slowest picture of all tell how noisy the machine was once.
         """
-        item_s, phase_s = self._pace.slow_s(ITEM, size), self._pace.slow_s(phase, units)
+        item_s, phase_s = self._pace.usual_s(ITEM, size), self._pace.slow_s(phase, units)
         if item_s is None:  # of no picture yet; what is known of the phase is the golden picture's
             item_s = self._guess_s if phase_s is None else min(self._guess_s, _GOLDEN_FACTOR * phase_s)
         return (self.start_s or 0.0) + crowd * max(item_s, phase_s or 0.0)
