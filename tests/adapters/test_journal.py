@@ -149,6 +149,7 @@ def test_a_finished_job_waits_for_its_timing_line(book: SqliteJournal, state: st
     assert book.unlogged() == (job,)
 
 
+@pytest.mark.kind("W47")
 def test_what_follows_mark_logged_is_synced_again(book: SqliteJournal) -> None:
     book.mark_logged(["3fa9c1d2-1"])
     assert book._database.execute("PRAGMA synchronous").fetchone() == (2,)

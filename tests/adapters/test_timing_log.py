@@ -168,6 +168,7 @@ def test_old_files_go_at_the_start_and_when_a_day_has_passed(folder: Path, clock
     assert names(folder) == sorted(["timings-2026-11-30.jsonl", "timings-2026-12-01.jsonl", *others])
 
 
+@pytest.mark.kind("W42")
 def test_the_oldest_go_early_when_all_together_are_as_large_as_64_full_files(
     folder: Path, clock: StoppedClock
 ) -> None:

@@ -63,6 +63,8 @@ DEVICE: JsonObject = {
     "evidence": {},
 }
 
+MAX_SUSPECTS = 2
+"""Suspects that run beside each other: a second one when the first has overstayed."""
 EXIT_USED_UP = 75
 CPU = "cpu"
 _LOAD_NS = 2 * sum(START_SEGMENTS.values()) // 3
@@ -179,6 +181,8 @@ class Process:
     is_warming: bool = False
     careful: bool = False
     """It has one suspect, alone."""
+    has_worked: bool = False
+    """It has begun an item of its batch."""
     judged: bool = False
     """What its end costs its jobs was counted."""
     read: bool = False
@@ -201,6 +205,7 @@ class Process:
         assert self.batch is None, "a second batch was given to a busy worker"
         self.batch, self.read = batch, False
         self.careful = _is_careful(batch)
+        self.has_worked = False
         self.unreported = list(batch.items)
 
     # --- what it says ---
@@ -233,6 +238,7 @@ class Process:
             self.read_batch()
         item = next(item for item in self.unreported if source in {None, item.job.source})
         self.started_ns = self.world.tick()
+        self.has_worked = True
         self.world.send(e.ItemStarted(self.origin, self.batch.id, item.job.id))
         return item
 
@@ -293,7 +299,7 @@ class Process:
 
     def failed(self, item: c.BatchItem, code: str) -> None:
         report = self.report(item)
-        if code == "device_memory" and (self.device is not None or not self.world.policy.cold.enabled):
+        if code == "device_memory" and (item.job.cpu_only or not self.world.policy.cold.enabled):
             self.world.evidence.spent[item.job.id] += 1  # an engine error as any other
         self._say(
             item,
@@ -307,7 +313,7 @@ class Process:
     ) -> None:
         """All was reported; what was not, is given back, or else was forgotten."""
         left = tuple(item.job.id for item in self.unreported)
-        if not give_back:
+        if not give_back or not self.has_worked:  # to give all back is to forget it
             self.world.evidence.spent.update(left)
         batch_id, self.batch = self._batch_id, None
         self.unreported = []
@@ -804,7 +810,7 @@ class World:
                 beside = [
                     process for process in self.colds if not process.unkillable and process.careful is careful
                 ]
-                assert len(beside) < (1 if careful else self.policy.cold.max_parallel)
+                assert len(beside) < (MAX_SUSPECTS if careful else self.policy.cold.max_parallel)
                 process = Process(
                     self, "cold", command.incarnation, device=command.device, spawned_ns=self.now_ns
                 )

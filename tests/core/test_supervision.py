@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from random import Random
 from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import run_state_machine_as_test
 
+from tests.core.supervised_life import SupervisedLife, wander
 from watcher.core.commands import Command, DrainWorker, KillWorker, Log, StartWorker
 from watcher.core.policy import WorkerPolicy
 from watcher.core.supervision import ALIVE, TRANSITIONS, Report, Supervisor, Usage, WorkerState
@@ -181,6 +182,7 @@ def test_a_worker_that_dies_young_does_not_start_the_pauses_over() -> None:
     assert last_s == 1.0
 
 
+@pytest.mark.kind("W16")
 def test_the_breaker_opens_ever_longer_and_closes_with_health() -> None:
     life = Life()
     life.start()
@@ -201,6 +203,7 @@ def test_the_breaker_opens_ever_longer_and_closes_with_health() -> None:
     assert (life.supervisor.state, life.supervisor.fault) == (S.READY, None)
 
 
+@pytest.mark.kind("W13")
 def test_at_most_five_starts_in_two_minutes() -> None:
     life = Life()
     life.start()
@@ -324,6 +327,15 @@ def _live_to(state: WorkerState) -> Life:
 
 
 @pytest.mark.parametrize("state", list(WorkerState))
+def test_only_what_lives_is_killed(state: WorkerState) -> None:
+    life = _live_to(state)
+    life.commands.clear()
+    life.take(life.supervisor.kill("a test", life.now_ns))
+    assert life.given(KillWorker) == (state in ALIVE)
+    assert life.supervisor.state is (S.KILLING if state in ALIVE else state)
+
+
+@pytest.mark.parametrize("state", list(WorkerState))
 def test_a_drain_ends_in_rest_from_every_state(state: WorkerState) -> None:
     life = _live_to(state)
     life.take(life.supervisor.drain(life.now_ns))
@@ -336,95 +348,27 @@ def test_a_drain_ends_in_rest_from_every_state(state: WorkerState) -> None:
     assert life.given(StartWorker) == starts
 
 
-class SupervisedLife(RuleBasedStateMachine):
-    """Everything that can happen to a worker, in any order."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.life = Life(WorkerPolicy(recycle_items=3, breaker_crashes=3))
-        self.alive: set[int] = set()
-        self.drained = False
-        self.last = self.life.supervisor.state
-        self.exited = False
-
-    def take(self, commands: Iterable[Command]) -> None:
-        for command in commands:
-            if isinstance(command, StartWorker):
-                assert not self.alive, "two processes"
-                assert not self.drained, "a start after the end"
-                self.alive.add(command.incarnation)
-            elif isinstance(command, KillWorker | DrainWorker):
-                assert command.incarnation in self.alive
-
-    @rule()
-    def want(self) -> None:
-        if not self.drained:
-            self.take(self.life.supervisor.want(self.life.now_ns))
-
-    @precondition(lambda self: self.alive)
-    @rule()
-    def ready(self) -> None:
-        self.take(self.life.supervisor.became_ready(WARM, self.life.now_ns))
-
-    @precondition(lambda self: self.life.supervisor.state is S.READY)
-    @rule()
-    def give(self) -> None:
-        self.take(self.life.supervisor.batch_given(self.life.now_ns + STALL_S * NS))
-
-    @precondition(lambda self: self.life.supervisor.state in {S.BUSY, S.KILLING, S.DRAINING})
-    @rule()
-    def end_batch(self) -> None:
-        self.life.supervisor.item_ended()
-        self.take(self.life.supervisor.batch_ended(WARM, self.life.now_ns))
-
-    @precondition(lambda self: self.alive)
-    @rule()
-    def progress(self) -> None:
-        self.life.supervisor.put_off(self.life.now_ns + STALL_S * NS)
-
-    @precondition(lambda self: self.alive)
-    @rule(code=st.sampled_from([0, -9, 1, 1, 70]))
-    def end(self, code: int) -> None:
-        (incarnation,) = self.alive
-        assert self.life.supervisor.is_current(incarnation)
-        self.alive.clear()
-        self.exited = True
-        self.take(self.life.supervisor.exited(code, self.life.now_ns))
-        assert not self.life.supervisor.is_current(incarnation)
-
-    @rule(seconds=st.sampled_from([0.1, 1, 10, 60, 130, 1000]))
-    def wait(self, seconds: float) -> None:
-        supervisor = self.life.supervisor
-        self.life.now_ns += round(seconds * NS)
-        for _ in range(3):
-            if supervisor.deadline_ns is None or supervisor.deadline_ns > self.life.now_ns:
-                return
-            self.take(supervisor.deadline_passed(self.life.now_ns))
-        assert supervisor.deadline_ns is None or supervisor.deadline_ns > self.life.now_ns, "a busy loop"
-
-    @rule()
-    def drain(self) -> None:
-        if self.life.now_ns % 5 == 0:  # not in every life, or none would be long
-            self.drained = True
-            self.take(self.life.supervisor.drain(self.life.now_ns))
-
-    @invariant()
-    def a_process_is_there_exactly_when_the_state_says_so(self) -> None:
-        assert bool(self.alive) is (self.life.supervisor.state in ALIVE)
-
-    @invariant()
-    def no_state_can_stand_still(self) -> None:
-        supervisor = self.life.supervisor
-        at_rest = {S.STOPPED, S.DISABLED}
-        assert (supervisor.deadline_ns is None) is (supervisor.state in at_rest), supervisor.state
-
-    @invariant()
-    def killing_is_left_on_a_death_only(self) -> None:
-        state = self.life.supervisor.state
-        if self.last is S.KILLING and state is not S.KILLING:
-            assert self.exited
-        self.last, self.exited = state, False
-
-
-SupervisedLife.TestCase.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+SupervisedLife.TestCase.settings = settings(
+    max_examples=100, stateful_step_count=40, deadline=None, report_multiple_bugs=False
+)
 TestSupervisedLife = SupervisedLife.TestCase
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("seed", range(3))
+def test_workers_live_for_a_long_time(seed: int) -> None:
+    draw = Random(seed)  # noqa: S311 - no secret
+    for _ in range(5000):
+        wander(SupervisedLife(), draw, 150)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+def test_a_worker_lives_for_a_long_time() -> None:
+    run_state_machine_as_test(
+        SupervisedLife,
+        settings=settings(
+            max_examples=3000, stateful_step_count=100, deadline=None, report_multiple_bugs=False
+        ),
+    )

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 # --- the service dies --------------------------------------------------------------------------------------
 
 
-@pytest.mark.kind("D2")
+@pytest.mark.kind("D2", "W23", "W51")
 def test_three_kills_amid_30_pictures_leave_30_results_and_30_records(new_service: NewService) -> None:
     service = new_service(faults="slow_item=0.03").start()
     for number in range(30):
@@ -110,6 +110,7 @@ def test_what_a_crash_left_in_staging_is_swept_at_the_start(new_service: NewServ
     service.assert_sound()
 
 
+@pytest.mark.kind("W29")
 def test_no_worker_outlives_a_killed_service(new_service: NewService) -> None:
     service = new_service(faults="slow_item=5").start()
     worker = service.worker_pid()
@@ -120,6 +121,7 @@ def test_no_worker_outlives_a_killed_service(new_service: NewService) -> None:
     wait_until(lambda: not is_alive(worker), "the orphan to end", patience_s=1.0)
 
 
+@pytest.mark.kind("W50")
 def test_a_second_service_on_the_same_state_is_refused(service: Service) -> None:
     second = service.run("run")
 
@@ -154,7 +156,7 @@ def test_an_outbox_that_is_away_costs_neither_an_attempt_nor_a_result_nor_a_reco
 # --- the service is asked to end ---------------------------------------------------------------------------
 
 
-@pytest.mark.kind("D12")
+@pytest.mark.kind("D12", "W38")
 def test_sigterm_finishes_the_running_batch_and_leaves_the_rest_to_the_next_start(
     new_service: NewService,
 ) -> None:
@@ -180,7 +182,7 @@ def test_sigterm_finishes_the_running_batch_and_leaves_the_rest_to_the_next_star
     service.assert_sound()
 
 
-@pytest.mark.kind("D12")
+@pytest.mark.kind("D12", "W38")
 def test_a_second_sigterm_ends_at_once_and_loses_nothing(new_service: NewService) -> None:
     service = new_service(faults="slow_item=20").start()
     worker = service.worker_pid()
@@ -214,6 +216,7 @@ def test_other_signals_of_a_terminal_drain_as_well(new_service: NewService, numb
 # --- a worker dies -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.kind("W5", "W6", "W17")
 def test_a_worker_killed_in_mid_batch_costs_no_picture_and_comes_back(new_service: NewService) -> None:
     service = new_service(faults="hot:slow_item=0.2").start()
     worker = service.worker_pid()
@@ -241,6 +244,7 @@ def test_a_worker_killed_in_mid_batch_costs_no_picture_and_comes_back(new_servic
     service.assert_sound()
 
 
+@pytest.mark.kind("W51")
 def test_a_one_shot_killed_in_mid_item_costs_no_picture(new_service: NewService) -> None:
     service = new_service(faults="hot:fail_start=78,cold:slow_item=0.5").start(ready=False)
     service.wait_log("worker.disabled")
@@ -255,7 +259,7 @@ def test_a_one_shot_killed_in_mid_item_costs_no_picture(new_service: NewService)
     assert record["worker"]["pid"] != cold
 
 
-@pytest.mark.kind("D7")
+@pytest.mark.kind("D7", "W18", "W21")
 def test_a_poison_picture_is_quarantined_and_its_neighbours_are_done_once(new_service: NewService) -> None:
     service = new_service("[arrivals]", "quiet_s = 0.3", faults="crash@poison.png").start()
     service.put("poison.png", expect=False)

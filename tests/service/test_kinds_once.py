@@ -353,6 +353,7 @@ def test_a_configuration_that_cannot_work_ends_at_once_for_good_and_is_told_by_s
     assert "78" in never.partition("=")[2].split(), "a service manager must not try such a start again"
 
 
+@pytest.mark.kind("W48")
 def test_a_journal_on_a_network_file_system_is_refused(new_service: NewService) -> None:
     """Its locks and its write-ahead log do not work there. The system's table of mounts is planted."""
     service = new_service()

@@ -182,7 +182,7 @@ def test_a_mount_that_is_away_for_a_while_changes_nothing(tmp_path: Path) -> Non
 PERMITTED: Final = Rules()
 
 
-@pytest.mark.kind("H5")
+@pytest.mark.kind("H5", "W57")
 @pytest.mark.parametrize(
     ("name", "denied", "told"),
     [
@@ -229,7 +229,7 @@ def test_an_outbox_on_a_disk_that_is_mounted_read_only_ends_a_start(new_service:
     assert f"outbox cannot be written: {service.outbox}" in service.log_file.read_text("utf-8")
 
 
-@pytest.mark.kind("H5")
+@pytest.mark.kind("H5", "W57")
 def test_what_is_denied_while_it_runs_is_a_state_and_ends_when_it_is_permitted(
     new_service: NewService,
 ) -> None:

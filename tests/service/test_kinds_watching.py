@@ -205,7 +205,7 @@ def fill_the_queue(folder: Path) -> None:
         path.unlink()
 
 
-@pytest.mark.kind("C1")
+@pytest.mark.kind("C1", "W49")
 def test_what_came_while_the_kernels_queue_was_full_is_found(listening: Service) -> None:
     service = listening
     os.kill(service.pid, signal.SIGSTOP)
@@ -476,7 +476,7 @@ cd '{root}'
 """
 
 
-@pytest.mark.kind("C16", "C11")
+@pytest.mark.kind("C16", "C11", "W49")
 def test_a_file_system_that_sends_no_events_is_found_out_and_polled(
     elsewhere: Callable[..., Elsewhere],
 ) -> None:

@@ -198,7 +198,7 @@ def test_an_operation_or_a_commit_fails_at_some_steps(plan: Plan) -> None:
         fail_at(plan, at, chance(at).choice([errno.ENOSPC, errno.EIO]))
 
 
-@pytest.mark.kind("D3", "D4")
+@pytest.mark.kind("D3", "D4", "W46")
 def test_any_sync_fails() -> None:
     """It has given up on what it could not write, and the next one says that all is well."""
     plan = PLANS["keep"]
@@ -208,14 +208,14 @@ def test_any_sync_fails() -> None:
         fail_at(plan, at, errno.EIO)
 
 
-@pytest.mark.kind("D3", "D4", "D12")
+@pytest.mark.kind("D3", "D4", "D12", "W46", "W47")
 @EVERY_PLAN
 def test_the_service_is_killed_at_some_steps(plan: Plan) -> None:
     for at in sampled(changes_in(steps_of(plan)), 28, f"kill {plan}"):
         kill_at(plan, at)
 
 
-@pytest.mark.kind("D3", "D4", "D12")
+@pytest.mark.kind("D3", "D4", "D12", "W46", "W47")
 @EVERY_PLAN
 def test_the_power_goes_at_some_steps(plan: Plan) -> None:
     for number, at in enumerate(sampled(changes_in(steps_of(plan)), 24, f"cut {plan}")):
@@ -229,6 +229,7 @@ def test_the_power_goes_again_during_the_rescue(plan: Plan) -> None:
         twice(plan, steps, seed)
 
 
+@pytest.mark.kind("W46")
 @pytest.mark.parametrize("caller", NEEDED)
 def test_a_sync_that_is_left_out_is_noticed(caller: str) -> None:
     name, killed_at = NEEDED[caller]

@@ -12,6 +12,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pytest
+
 from tests.service.harness import cpu_s, memory_mb, picture, wait_until
 
 if TYPE_CHECKING:
@@ -28,6 +30,7 @@ MARGIN = 2.0
 """For a machine that does something else as well; benchmarks/service_start.py measures without it."""
 
 
+@pytest.mark.kind("W36")
 def test_neither_the_service_nor_its_commands_import_what_reads_pixels() -> None:
     program = (
         "import sys, watcher.cli.entry, watcher.cli.commands, watcher.cli.working_off, watcher.cli.reports, "
@@ -44,6 +47,7 @@ def test_neither_the_service_nor_its_commands_import_what_reads_pixels() -> None
     assert found.stdout.strip() == "[]"
 
 
+@pytest.mark.kind("W36")
 def test_the_running_service_maps_no_library_that_reads_pixels_and_stays_small(service: Service) -> None:
     for number in range(20):
         service.put(f"weight/{number}.png", picture(500 + number))

@@ -347,6 +347,7 @@ def test_what_libraries_print_ends_up_in_the_log(talk: Talk, tmp_path: Path, mar
     assert b"chatty" in stderr
 
 
+@pytest.mark.kind("W52")
 def test_a_batch_ends_early_once_it_has_filled_its_pixels(bench: Bench, talk: Talk) -> None:
     items = [make_item(bench, f"{number}.png") for number in range(3)]
     conversation = talk()

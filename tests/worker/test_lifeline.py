@@ -41,6 +41,7 @@ os._exit(0)
 """
 
 
+@pytest.mark.kind("W31")
 def test_a_parent_that_died_before_the_worker_could_ask_for_a_signal(tmp_path: Path) -> None:
     """The pipes stay open, in this process: only the parent's number tells."""
     marker = tmp_path / "started"
@@ -79,6 +80,7 @@ def test_a_parent_that_died_before_the_worker_could_ask_for_a_signal(tmp_path: P
         assert [type(decode_from_worker(line)) for line in pipe] == [Hello]
 
 
+@pytest.mark.kind("W31")
 @pytest.mark.parametrize(("parent_pid", "left"), [(1, []), (4711, [70])])
 def test_pid_1_may_be_the_parent(monkeypatch: pytest.MonkeyPatch, parent_pid: int, left: list[int]) -> None:
     codes: list[int] = []

@@ -92,7 +92,7 @@ class Dispatching:
             return 0
         for job in self._ledger.jobs.ready():
             if job.clock is not None:
-                late_ns = job.clock.ready_ns + round(self._lanes.cold_s(job) * NS_PER_S) + 1
+                late_ns = self._lanes.waits_since_ns(job) + round(self._lanes.cold_s(job) * NS_PER_S) + 1
                 if late_ns > now_ns:
                     return late_ns
         return 0
@@ -176,8 +176,13 @@ class Dispatching:
     # --- both ----------------------------------------------------------------------------------------------
 
     def _with_care(self, batch: tuple[Job, ...]) -> tuple[Job, ...]:
-        """While the outbox refuses results, one job at a time goes, to learn whether it refuses all."""
-        return batch if self._backpressure.outbox_works else batch[:1]
+        """Sometimes one job at a time goes.
+
+        While the outbox refuses results, to learn whether it refuses all; and while a process is being
+        killed, since its jobs stand before all others and come back in a moment.
+        """
+        careful = not self._backpressure.outbox_works or self._lanes.flights.are_coming_back
+        return batch[:1] if careful else batch
 
     def _may_go(self, job: Job, now: e.Instant) -> Literal["hot", "cold", "wait"]:
         return self._lanes.route(job, now.mono_ns).path if self._is_complete(job) else "wait"

@@ -84,8 +84,9 @@ class Duplicates:
 
     def dissolve(self, job_id: str) -> None:
         """This job is not the same work any more as those that wait for it."""
+        job = self._ledger.jobs.get(job_id)
         for duplicate in self._ledger.jobs.duplicates(job_id):
-            self._stand_alone(duplicate)
+            self._stand_alone(duplicate if job is None else duplicate.inheriting(job))
 
     def _release_one(self, job: Job, duplicate: Job, now: Instant) -> Job:
         if job.is_refused:

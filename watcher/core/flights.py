@@ -90,7 +90,8 @@ class Flight:
         """How long others were served before this job of a flight that was lost."""
         if not self.started:
             return 0
-        return (self.begun_ns if job_id == self.in_progress else self.progressed_ns) - self.read_ns
+        until_ns = self.begun_ns if job_id == self.in_progress else self.progressed_ns
+        return max(0, until_ns - self.read_ns)
 
 
 @dataclass(slots=True)
@@ -171,6 +172,8 @@ class Flights:
 
     def was_read(self, flight: Flight, now_ns: int) -> None:
         """Its process has read the batch."""
+        if flight.started:
+            return
         self.spent(flight, PICKUP, (now_ns - flight.progressed_ns) / _NS_PER_S)
         flight.started, flight.read_ns = True, now_ns
         self.progressed(flight, TURN, 0, now_ns)
@@ -187,9 +190,11 @@ class Flights:
         if phase == flight.phase:
             self.pace.note(phase, flight.units, seconds)
 
-    def landed(self, flight: Flight, job_id: str, seconds: float, now_ns: int) -> None:
-        """Its process has reported on this job, whose work took so long."""
-        self.pace.note(ITEM, flight.jobs.pop(job_id), seconds)
+    def landed(self, flight: Flight, job_id: str, seconds: float | None, now_ns: int) -> None:
+        """Its process has reported on this job; `seconds`: what its work took, if all of it was done."""
+        size = flight.jobs.pop(job_id)
+        if seconds is not None:
+            self.pace.note(ITEM, size, seconds)
         flight.in_progress = None
         self.progressed(flight, TURN, 0, now_ns)
 
@@ -201,6 +206,24 @@ class Flights:
         flight.extra_ns = 0
 
     # --- how long they may be silent -----------------------------------------------------------------------
+
+    @property
+    def are_coming_back(self) -> bool:
+        """A process is being killed that has jobs: they will be released when it is dead."""
+        return any(
+            flight.killed_ns is not None and flight.jobs and not flight.given_up
+            for flight in self._flights.values()
+        )
+
+    def foreseen_ns(self, now_ns: int) -> int:
+        """When the one-shots that work will have served their first picture each, as far as was foreseen.
+
+        No later than the longest of them was taken to need from now on.
+        """
+        working = [flight for flight in self._flights.values() if flight.path == "cold" and flight.is_working]
+        needed_ns = [round(_NS_PER_S * next(iter(f.estimates_s.values()), 0.0)) for f in working]
+        ends_ns = [flight.sent_ns + ns for flight, ns in zip(working, needed_ns, strict=True)]
+        return min(max(ends_ns, default=now_ns), now_ns + max(needed_ns, default=0))
 
     @property
     def working(self) -> int:

@@ -80,7 +80,7 @@ class Lanes:
 
     def route(self, job: Job, now_ns: int) -> Route:
         """The path of one ready job, as things stand."""
-        waited_ns = now_ns - job.clock.ready_ns if job.clock is not None else 0
+        waited_ns = now_ns - self.waits_since_ns(job) if job.clock is not None else 0
         has_room = self.supervisor.state is WorkerState.BUSY and self._has_room_for_another(default=False)
         situation = Situation(
             worker=self.supervisor.state,
@@ -95,6 +95,11 @@ class Lanes:
             once=self.policy.once,
         )
         return route(situation, self.policy.cold)
+
+    def waits_since_ns(self, job: Job) -> int:
+        """Since when it is the start of a resident worker that a job waits for: before, it stood in line."""
+        ready_ns = job.clock.ready_ns if job.clock is not None else 0
+        return max(ready_ns, self.supervisor.away_ns)
 
     def _hot_wait_s(self, now_ns: int) -> float:
         """How long the resident worker is busy yet with what it has, as far as that can be told."""

@@ -4,6 +4,8 @@ Rules of this file:
 - `retry` says who is to blame for a loss; here it is carried out, once a flight.
 - A one-shot without progress is killed here; the resident worker is the supervisor's until it is killed.
 - Time in which the service itself stood still is held against nobody: it listens before it kills.
+- A restart makes way for one-shots that work: two processes that load a model at the same time take twice as
+  long each, and a person waits for one of them.
 - A job takes the story of each of its losses along: who is given up is given up with evidence.
 - A process that outlives its kill is given up: its jobs go on under other stage names, and what it may still
   say is stale. While the service stops they stay for the next start.
@@ -53,6 +55,8 @@ class Losses:
         """Kill what makes no progress; give up what does not die."""
         supervisor = self._lanes.supervisor
         hot = self._lanes.flights.get(supervisor.incarnation)
+        if supervisor.deadline_ns is not None and now.mono_ns >= supervisor.deadline_ns:
+            supervisor.make_way(self._lanes.flights.foreseen_ns(now.mono_ns))
         if supervisor.deadline_ns is not None and now.mono_ns >= supervisor.deadline_ns:
             if hot is None or supervisor.state is not WorkerState.BUSY:
                 self._ledger.emit(*supervisor.deadline_passed(now.mono_ns))
@@ -120,7 +124,9 @@ class Losses:
         supervisor = self._lanes.supervisor
         current = event.origin.path == "hot" and supervisor.is_current(event.origin.incarnation)
         recycled = current and supervisor.state is WorkerState.DRAINING
-        used_up = event.exit_code == EXIT_USED_UP and flight is not None and len(flight.jobs) < flight.size
+        has_served = flight is not None and len(flight.jobs) < flight.size
+        has_served = has_served or (current and supervisor.items_served > 0)
+        used_up = event.exit_code == EXIT_USED_UP and has_served
         wanted = recycled or used_up or self._drain.is_asked_for
         self._tell_exit(event, flight, expected=wanted)
         if current:

@@ -298,7 +298,7 @@ class Matching:
         """The mask of an untouched job came, went or changed."""
         self._duplicates.dissolve(job.id)
         clock = facts.clock(now.mono_ns)
-        rekeyed = facts.carried_by(replace(job, identity=facts.identity))
+        rekeyed = facts.carried_by(replace(job, identity=facts.identity))  # what it is blamed for stays
         if job.state is JobState.HELD:
             self._ledger.remove_note(job.source)
             self._ledger.change(replace(rekeyed, clock=clock), Cause.MASK_ARRIVED)

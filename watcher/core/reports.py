@@ -136,10 +136,12 @@ class Reports:
         self._lanes.used_memory(event.rss_bytes)
         flight.in_progress = None
         left = self._ledger.jobs.among(flight.jobs)
+        has_worked = flight.begun_ns > 0  # else it would be asked again for ever
         flight.jobs.clear()
         for job in left:
-            if job.id in event.given_back:
-                self._returns.release(job.unattempted(), now, now.mono_ns - flight.read_ns)
+            if job.id in event.given_back and has_worked:
+                company_ns = now.mono_ns - flight.read_ns if flight.started else 0
+                self._returns.release(job.unattempted(), now, company_ns)
             else:
                 self._forgotten(job, now)
         flight.done = True
@@ -225,7 +227,9 @@ class Reports:
         last_ns = report.segments_ns.get(flight.phase)
         if last_ns is not None:
             flights.spent(flight, flight.phase, last_ns / NS_PER_S)
-        seconds = (report.finished_ns - report.started_ns) / NS_PER_S
+        # What was held, refused or left as it was says nothing of what a fill takes.
+        is_filled = isinstance(event, e.ItemDone) and not event.unchanged
+        seconds = (report.finished_ns - report.started_ns) / NS_PER_S if is_filled else None
         self._lanes.used_memory(report.rss_bytes)
         flights.landed(flight, event.job, seconds, now.mono_ns)
         if flight.path == "hot":

@@ -198,6 +198,8 @@ class Supervisor:
         self.deadline_ns: int | None = None
         self.started_ns = 0
         """When the current process was started, or the last one."""
+        self.away_ns = 0
+        """Since when it is waited for, if it is: since it was first wanted, or was to be replaced."""
         self.items_served = 0
         self.restarts = 0
         """Ends of a worker that nobody wanted."""
@@ -214,6 +216,8 @@ class Supervisor:
         self._ping_open = False
         self._on_trial = False
         """The breaker is half open, also while the process that tries is being killed."""
+        self._made_way = False
+        """This pause was made longer once, for others."""
         self._listened = False
         """The service was late to look at this deadline, and has waited a moment more."""
         self._wanted = False
@@ -228,6 +232,7 @@ class Supervisor:
         """The service wants a worker from now on."""
         self._wanted = True
         if self.state is WorkerState.STOPPED:
+            self.away_ns = now_ns
             return self._start(Report.WANTED, now_ns)
         return []
 
@@ -251,6 +256,12 @@ class Supervisor:
         if self._move(Report.BATCH_GIVEN):
             self.deadline_ns = due_ns
         return []
+
+    def make_way(self, until_ns: int) -> None:
+        """Others work who would be slowed down by a start: it waits for them, once after each end."""
+        if self.state is WorkerState.BACKOFF and self.deadline_ns is not None and not self._made_way:
+            self._made_way = True
+            self.deadline_ns = max(self.deadline_ns, until_ns)
 
     def put_off(self, due_ns: int) -> None:
         """It has said something about its batch: now it has until `due_ns`."""
@@ -304,6 +315,8 @@ class Supervisor:
         self._forgive_if_healthy(now_ns)
         asked_for_it = exit_code == EXIT_USED_UP and self.items_served > 0 and was is not WorkerState.KILLING
         if was is WorkerState.DRAINING or asked_for_it:  # its successor is not a restart after a fault
+            if was is not WorkerState.DRAINING:
+                self.away_ns = now_ns
             self._move(Report.EXITED_USED_UP)
             return self._start(Report.WANTED, now_ns)
         if was is not WorkerState.KILLING:  # else it was told when the kill was decided
@@ -381,7 +394,7 @@ class Supervisor:
         target = TRANSITIONS[self.state].get(report)
         if target is None:
             return False
-        self._listened = False
+        self._listened = self._made_way = False
         self.state = target
         return True
 
@@ -427,7 +440,7 @@ class Supervisor:
 
     def _kill(self, reason: str, now_ns: int) -> list[Command]:
         again = self.state is WorkerState.KILLING
-        if not self._move(Report.DEADLINE_PASSED) or self.state is not WorkerState.KILLING:
+        if self.state not in ALIVE or not self._move(Report.DEADLINE_PASSED):
             return []
         self._kill_reason = reason
         self._kills = self._kills + 1 if again else 1
@@ -481,6 +494,7 @@ class Supervisor:
     def _recycle(self, reason: str | None, now_ns: int) -> list[Command]:
         if reason is None:
             return []
+        self.away_ns = now_ns
         return [
             Log("info", "worker.recycling", {"incarnation": self.incarnation, "reason": reason}),
             *self._drain(now_ns),

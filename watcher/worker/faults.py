@@ -303,6 +303,8 @@ class Faults:
             )  # threads run: the child calls the system only
             child = os.fork()
         if child:
+            while os.getsid(child) == os.getsid(parent):  # else the kill of our group may take it along
+                time.sleep(0.001)
             os.kill(parent, signal.SIGKILL)
         os.setsid()
         while os.getppid() == parent:
