@@ -210,6 +210,10 @@ class ResidentExecutor(Executor, Protocol):
         """Ask whether its thread is free. `WorkerPonged` follows, if it is."""
         ...
 
+    def examine(self, incarnation: int) -> None:
+        """See whether it had a processor since its last report. `WorkerExamined` follows, if it lives."""
+        ...
+
     def drain(self, incarnation: int) -> None:
         """End after the running batch. `WorkerExited` follows."""
         ...

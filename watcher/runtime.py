@@ -294,6 +294,8 @@ class Runtime:
                 edges.hot.submit(command.incarnation, command.batch)
             case c.RunCold():
                 edges.cold.submit(command.incarnation, command.batch, device=command.device)
+            case c.ExamineWorker():
+                edges.hot.examine(command.incarnation)
             case c.PingWorker():
                 edges.hot.ping(command.incarnation, command.number)
             case c.KillWorker():

@@ -99,6 +99,7 @@ def test_the_variables_are_taken_out_of_the_environment(address: str) -> None:
         ("many", None, False),
         (None, None, False),
     ],
+    ids=["ours", "ours by number", "another's", "never", "no number", "not asked for"],
 )
 def test_signs_of_life_are_given_to_one_who_wants_them_of_us(
     address: str, receiver: Receiver, microseconds: str | None, pid: str | None, *, beats: bool

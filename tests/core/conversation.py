@@ -183,6 +183,8 @@ class Process:
     """It has one suspect, alone."""
     has_worked: bool = False
     """It has begun an item of its batch."""
+    denied_ns: int = 0
+    """How long it has had no processor since its last report."""
     judged: bool = False
     """What its end costs its jobs was counted."""
     read: bool = False
@@ -818,6 +820,10 @@ class World:
                 assert command.device is None or len(command.batch.items) == 1
                 self.processes.append(process)
                 process.give(command.batch)
+            case c.ExamineWorker():
+                process = self._process(command.incarnation)
+                if process.alive:
+                    self._answers.append(e.WorkerExamined(process.origin, process.denied_ns))
             case c.PingWorker():
                 process = self._process(command.incarnation)
                 assert process.batch is None, "a busy worker is not asked"

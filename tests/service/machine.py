@@ -329,6 +329,9 @@ class PlayedWorker:
     def ping(self, incarnation: int, number: int) -> None:
         self._say(e.WorkerPonged(e.Origin("hot", incarnation, 1, "here"), number))
 
+    def examine(self, incarnation: int) -> None:
+        raise AssertionError(f"nobody had reason to examine worker {incarnation}")
+
     def drain(self, incarnation: int) -> None:
         self._say(e.WorkerExited(e.Origin("hot", incarnation, 1, "here"), 0, "drained"))
 

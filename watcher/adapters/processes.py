@@ -28,6 +28,7 @@ from watcher.adapters.bounded_log import BoundedLog, OutputTail
 from watcher.adapters.child import Child
 from watcher.adapters.memory import OomKills, look_at
 from watcher.adapters.process_evidence import Ending
+from watcher.adapters.processor_time import denied_ns, queued_ns
 from watcher.adapters.worker_messages import event_of, wire_item
 from watcher.core import events as e
 
@@ -95,6 +96,8 @@ class WorkerProcess:
         self._rss_bytes = 0
         self._is_working = True
         self._looked_ns = 0
+        self._queued_ns: dict[str, int] | None = None
+        """Of its threads, soon after its last report; None until it was looked at after that."""
         self._hung_up_ns: int | None = None
         self._lines = _Lines()
         self._tail = OutputTail()
@@ -140,6 +143,12 @@ class WorkerProcess:
             self._thread(self._kill, "kill").start()
         except RuntimeError:  # no thread left: then without its stacks
             self._child.send_signal(signal.SIGKILL, group=True)
+
+    def examine(self) -> None:
+        """Tell how long it was denied a processor since its last report."""
+        if self.is_alive:
+            denied = denied_ns(self._queued_ns or {}, queued_ns(self.origin.pid))
+            self._sink(e.WorkerExamined(self.origin, denied))
 
     @property
     def is_alive(self) -> bool:
@@ -203,6 +212,7 @@ class WorkerProcess:
 
     def _report(self, line: bytes) -> None:
         received_ns = self._clock.now().mono_ns
+        self._queued_ns = None
         message = wire.decode_from_worker(line)
         match message:
             case wire.Hello() if message.protocol != wire.PROTOCOL:
@@ -232,6 +242,8 @@ class WorkerProcess:
         if self._is_working and now_ns - self._looked_ns >= _MEMORY_LOOK_S * 1e9:
             self._looked_ns = now_ns
             self._look_at_memory()
+            if self._queued_ns is None:
+                self._queued_ns = queued_ns(self.origin.pid)
 
     def _look_at_memory(self) -> ProcessLook | None:
         look = look_at(self.origin.pid)
@@ -384,6 +396,12 @@ class HotExecutor(_Processes):
         process = self._processes.get(incarnation)
         if process is not None:
             process.send(wire.Ping(number=number))
+
+    def examine(self, incarnation: int) -> None:
+        """See whether it had a processor since its last report."""
+        process = self._processes.get(incarnation)
+        if process is not None:
+            process.examine()
 
     def drain(self, incarnation: int) -> None:
         """End after the running batch."""

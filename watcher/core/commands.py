@@ -141,6 +141,13 @@ class PingWorker:
 
 
 @dataclass(frozen=True, slots=True)
+class ExamineWorker:
+    """See whether the silent process had a processor at all: answers `WorkerExamined`, if it lives."""
+
+    incarnation: int
+
+
+@dataclass(frozen=True, slots=True)
 class KillWorker:
     """Dump its stacks, then kill it. It is dead when `WorkerExited` says so."""
 
@@ -246,6 +253,7 @@ Command = (
     | RunBatch
     | RunCold
     | PingWorker
+    | ExamineWorker
     | KillWorker
     | DrainWorker
     | SealResult

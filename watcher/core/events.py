@@ -255,6 +255,14 @@ class WorkerPonged:
 
 
 @dataclass(frozen=True, slots=True)
+class WorkerExamined:
+    """How long a silent process was ready to run since its last report, and was denied a processor."""
+
+    origin: Origin
+    denied_ns: int
+
+
+@dataclass(frozen=True, slots=True)
 class BatchStarted:
     """The worker has read the batch."""
 
@@ -473,6 +481,7 @@ Event = (
     | WorkerWarming
     | WorkerReady
     | WorkerPonged
+    | WorkerExamined
     | BatchStarted
     | ItemStarted
     | ItemProgressed

@@ -5,7 +5,8 @@ Rules of this file:
   any other report is stale and is dropped by `Flights.of`.
 - A flight is due when its process was silent for three times what one of a hundred such phases takes, and
   never later than a slow cold job of that size: from then on the cold path would have been quicker.
-  Processes that work beside each other slow each other down: the time grows with their number.
+  Processes that work beside each other slow each other down: the time grows with their number. Time in which
+  a process was ready to run and had no processor is no silence.
 - A one-shot is the second opinion, and is not hurried: what one picture takes says little of another (12 MP
   of noise are encoded 20 times as long as 12 MP of sky). It has what no healthy machine exceeds, and after
   a picture was blamed twice that. A suspect that takes so long leaves its lane to the next one.
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from watcher.core.routing import PathReason
 
 _NS_PER_S: Final = 1_000_000_000
+_MAX_DENIED: Final = 3
+"""A machine so overloaded that a process gets a quarter of its time is not waited for beyond that."""
 CPU: Final = "cpu"
 """The device that is always there."""
 
@@ -75,6 +78,10 @@ class Flight:
     """`BatchDone` came; a cold process is still to be reaped."""
     extra_ns: int = 0
     """The service was late to look at its deadline: so much longer is it waited for."""
+    denied_ns: int = 0
+    """Since its last report it was ready to run for so long, and had no processor: that is no silence."""
+    is_examined: bool = False
+    """It was asked whether it had one, and is to be judged by the answer."""
 
     @property
     def overstays_ns(self) -> int:
@@ -203,7 +210,8 @@ class Flights:
         flight.phase, flight.units = phase, units
         flight.progressed_ns = now_ns
         flight.crowd = self.crowd
-        flight.extra_ns = 0
+        flight.extra_ns = flight.denied_ns = 0
+        flight.is_examined = False
 
     # --- how long they may be silent -----------------------------------------------------------------------
 
@@ -249,7 +257,9 @@ class Flights:
 
     def silent_until_ns(self, flight: Flight) -> int:
         """When its process will have been silent for too long."""
-        return flight.progressed_ns + round(self.patience_s(flight) * _NS_PER_S) + flight.extra_ns
+        patience_ns = round(self.patience_s(flight) * _NS_PER_S)
+        denied_ns = min(flight.denied_ns, _MAX_DENIED * patience_ns)
+        return flight.progressed_ns + patience_ns + denied_ns + flight.extra_ns
 
     def listen(self, flight: Flight, now_ns: int) -> None:
         """The service itself stood still: its process has a moment more to be heard."""

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from watcher.core.returns import Returns
 
 
+_ANSWER_NS: Final = 100_000_000
 _OUTPUT_CHARS: Final = 4096
 """So much of what the process wrote last goes with a job."""
 
@@ -61,7 +62,7 @@ class Losses:
             if hot is None or supervisor.state is not WorkerState.BUSY:
                 self._ledger.emit(*supervisor.deadline_passed(now.mono_ns))
             elif not self._listens_first(hot, now):
-                self._ledger.emit(*supervisor.stalled(self._silence(hot, now), now.mono_ns))
+                self._examine_or_kill(hot, now)
         if hot is not None and hot.killed_ns is None and supervisor.state is WorkerState.KILLING:
             hot.killed_ns = now.mono_ns
         for flight in self._lanes.flights.overdue(now.mono_ns):
@@ -79,6 +80,37 @@ class Losses:
         flights.listen(flight, now.mono_ns)
         self._lanes.hot_is_heard()
         return True
+
+    def _examine_or_kill(self, hot: Flight, now: e.Instant) -> None:
+        """A machine that is busy elsewhere is no hang: the kernel is asked, once for each deadline."""
+        if hot.is_examined:
+            self._stalled(hot, now)
+            return
+        hot.is_examined = True
+        hot.extra_ns += _ANSWER_NS  # it comes at once, unless the process is dying
+        self._lanes.hot_is_heard()
+        self._ledger.emit(c.ExamineWorker(hot.incarnation))
+
+    def worker_examined(self, event: e.WorkerExamined, now: e.Instant) -> None:
+        """The kernel has told how long the silent process was denied a processor."""
+        hot = self._lanes.flights.get(event.origin.incarnation)
+        is_awaited = hot is not None and hot.is_examined and hot.killed_ns is None
+        if hot is None or not is_awaited or self._lanes.supervisor.state is not WorkerState.BUSY:
+            return
+        hot.is_examined = False
+        hot.extra_ns -= _ANSWER_NS
+        hot.denied_ns = event.denied_ns
+        if now.mono_ns + _ANSWER_NS >= self._lanes.flights.silent_until_ns(hot):
+            self._stalled(hot, now)
+            return
+        self._ledger.log(
+            "info", "worker.starved", incarnation=hot.incarnation, denied_ms=round(event.denied_ns / 1e6, 3)
+        )
+        self._lanes.hot_is_heard()
+
+    def _stalled(self, hot: Flight, now: e.Instant) -> None:
+        self._ledger.emit(*self._lanes.supervisor.stalled(self._silence(hot, now), now.mono_ns))
+        hot.killed_ns = now.mono_ns
 
     def _silence(self, flight: Flight, now: e.Instant) -> str:
         silent_s = (now.mono_ns - flight.progressed_ns) / NS_PER_S

@@ -219,6 +219,8 @@ class Pipeline:
                 self._reports.worker_ready(event, now)
             case e.WorkerPonged():
                 self._reports.worker_ponged(event, now)
+            case e.WorkerExamined():
+                self._losses.worker_examined(event, now)
             case e.BatchStarted() | e.ItemStarted() | e.ItemProgressed():
                 self._reports.progressed(event, now)
             case e.ItemDone():

@@ -80,6 +80,9 @@ EVENTS: Final[Mapping[str, EventSpec]] = {
     "worker.recycling": EventSpec(
         "info", "The worker is replaced by a fresh one; the line says which limit it has reached."
     ),
+    "worker.starved": EventSpec(
+        "info", "The worker was silent since others had the processors; it is waited for longer."
+    ),
     "worker.killed": EventSpec("warning", "A worker was killed, for the reason in the line."),
     "worker.disabled": EventSpec("error", "The worker cannot run as configured; pictures go the cold path."),
     "worker.breaker_opened": EventSpec("error", "The worker died too often; it rests, the cold path serves."),
