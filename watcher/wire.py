@@ -20,6 +20,8 @@ from typing import Any, Literal
 import msgspec
 
 PROTOCOL = 2
+_MAX_BITS = 63
+"""Of an integer: the service calculates with them, and a worker may write anything."""
 
 Phase = Literal["read", "decode", "mask", "preprocess", "inference", "composite", "encode"]
 MarkSource = Literal["mask", "marked_copy", "sidecar", "colour", "alpha", "regions"]
@@ -403,6 +405,13 @@ def decode_from_worker(line: bytes) -> FromWorker:
 
 def _decode(line: bytes, kind: Any) -> Any:  # noqa: ANN401 - the callers give it its type back
     try:
-        return msgspec.convert(json.loads(line), type=kind)
+        return msgspec.convert(json.loads(line, parse_int=_int), type=kind)
     except (ValueError, RecursionError) as error:  # msgspec.ValidationError is a ValueError
         raise WireError(f"not a message of protocol {PROTOCOL}: {error}; line: {line[:200]!r}") from error
+
+
+def _int(digits: str) -> int:
+    number = int(digits)
+    if number.bit_length() > _MAX_BITS:
+        raise ValueError(f"{digits[:20]}... is too large a number")
+    return number

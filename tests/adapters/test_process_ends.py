@@ -78,12 +78,53 @@ def test_a_line_without_end_is_garbage(rogue: Any, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize(
-    "line", ["[]", "{}", '{"type":"item_done"}', '{"type":"no such"}', "\\xff\\xfe", "null", "[" * 5000]
+    "line",
+    [
+        "[]",
+        "{}",
+        '{"type":"item_done"}',
+        '{"type":"no such"}',
+        "\\xff\\xfe",
+        "null",
+        "[" * 5000,
+        f'{{"type":"pong","number":{10**400}}}',
+    ],
+    ids=["list", "empty", "half", "unknown", "no text", "null", "deep", "a huge number"],
 )
 def test_what_is_no_message_is_garbage(rogue: Any, line: str) -> None:
     bench = rogue(f"os.write(reports, b'{line}\\n' + PONG); os.write(reports, PONG); time.sleep(600)")
 
     assert "no message" in only_exit(bench.until(WorkerExited)).story  # and nothing that it said after it
+
+
+def test_whoever_is_not_listened_to_any_more_is_ended(rogue: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fault of ours in the thread that listens must not leave a process that nobody reaps."""
+
+    def fail(*_: object) -> None:
+        raise RuntimeError("a fault of ours")
+
+    monkeypatch.setattr(processes, "event_of", fail)
+    bench = rogue("os.write(reports, HELLO + PONG); time.sleep(600)")
+
+    exited = only_exit(bench.until(WorkerExited))
+
+    assert "failed to listen" in exited.story
+
+
+def test_a_process_that_outlives_its_kill_is_killed_again(
+    rogue: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(processes.WorkerProcess, "_kill", lambda _: None)
+    bench = rogue("os.write(reports, HELLO + PONG); time.sleep(600)")
+    bench.until(WorkerPonged)
+    bench.hot.kill(1, "the first kill comes to nothing")
+    process = bench.hot._processes[1]
+    process._killer.join()
+    assert process.is_alive
+
+    bench.hot.kill(1, "the second")
+
+    assert only_exit(bench.until(WorkerExited)).exit_code == -signal.SIGKILL
 
 
 def test_another_protocol_is_refused(rogue: Any) -> None:

@@ -317,10 +317,10 @@ def test_a_batch_is_given_although_an_answer_is_owed() -> None:
     """The answer comes first, then the work: the batch has its own deadline."""
     world = ready_world()
     world.hot.deaf = True
-    world.advance(12)
+    world.advance(14)
     drop_marked(world, "a.jpg")
     assert len(world.given(c.RunBatch)) == 1
-    world.advance(4)
+    world.advance(2)
     assert kills(world) == [], "not the ping's deadline"
     world.send(e.WorkerPonged(world.hot.origin, 1))
     world.hot.deaf = False
@@ -509,3 +509,39 @@ def test_its_next_word_starts_over() -> None:
     world.hot.denied_ns = 0
     world.advance(patience_s(world) + 0.001)
     assert len(kills(world)) == 1
+
+
+def test_who_looks_a_little_late_asks_before_it_kills() -> None:
+    """Other events may stand before the answer."""
+    world = silent_world(denied_s=1.0)
+    world.now_ns += round((patience_s(world) + 0.3) * NS)
+    now = e.Instant(world.now_ns, 0.0)
+    asked = world.pipeline.handle(e.TimerFired(), now)
+    assert any(isinstance(command, c.ExamineWorker) for command in asked)
+    then = world.pipeline.handle(e.MemoryObserved(10**10), now)
+    assert not any(isinstance(command, c.KillWorker) for command in then)
+
+
+# --- the first picture -------------------------------------------------------------------------------------
+
+
+def test_pictures_that_were_only_held_say_nothing_of_how_long_others_take() -> None:
+    world = ready_world()
+    for number in range(3):
+        world.drop(f"{number}.jpg", b"held %d" % number)
+        item = world.hot.begin()
+        world.hot.progress(item, "read", "decode")
+        world.hot.started_ns = world.now_ns
+        world.hot.progress(item, "decode", "mask")
+        world.hot.held(item)
+        world.hot.batch_done()
+    drop_marked(world, "a.jpg", b"large")
+    world.hot.progress(world.hot.begin(), "read", "decode", 600_000_000)
+    assert patience_s(world) > 5.0
+
+
+def test_the_first_picture_of_all_is_not_waited_for_like_one_on_the_slowest_machine() -> None:
+    world = ready_world()
+    drop_marked(world, "a.jpg", b"small")
+    world.hot.begin()
+    assert START_S + 1.0 <= patience_s(world) + 0.2 < START_S + 1.5

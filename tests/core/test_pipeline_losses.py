@@ -349,3 +349,37 @@ def test_a_worker_that_is_used_up_in_mid_batch_blames_nobody() -> None:
     check_innocent(world)
     assert {line["attempt"] for line in world.journal.lines} == {1}
     assert world.said("worker.restarting") == []
+
+
+def test_a_mask_that_comes_after_its_picture_clears_nobody() -> None:
+    world = ready_world()
+    drop_marked(world, "a.jpg", b"content")
+    world.hot.begin()
+    world.hot.crash()
+    assert world.job("a.jpg").solo_faults == 1
+    world.remove("a.jpg.mask.png")
+    world.remove("a.jpg")
+    for process in world.colds:
+        process.crash()
+    world.settle()
+    world.drop("b.jpg", b"content")
+    world.settle()
+    world.drop_mask("b.jpg")
+    world.advance(3)
+    assert world.job("b.jpg").suspect
+
+
+def test_processes_that_nobody_can_kill_are_not_piled_up_and_blame_nobody() -> None:
+    """They hang in the kernel, as with a disk that does not answer."""
+    world = ready_world()
+    for name in "abcd":
+        drop_marked(world, f"{name}.jpg")
+    for _ in range(60):
+        for process in world.processes:
+            process.unkillable = process.stuck = True
+            if process.batch is not None and not process.read:
+                process.begin()
+        world.advance(30)
+    assert len(world.colds) <= 3
+    assert "quarantined" not in world.states()
+    assert all(job.solo_faults == 0 for job in world.journal.jobs.values())

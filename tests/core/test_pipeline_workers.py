@@ -455,9 +455,9 @@ def test_a_worker_that_makes_no_progress_is_killed_and_its_picture_served_cold()
     world = ready_world()
     drop_marked(world, "a.jpg")
     world.hot.begin()
-    world.advance(4.9)
+    world.advance(2.9)
     assert world.given(c.KillWorker) == []
-    world.advance(0.2)
+    world.advance(0.4)
     assert len(world.given(c.KillWorker)) == 1
     world.work()
     assert world.states() == ["done"]
@@ -469,8 +469,8 @@ def test_progress_puts_the_stall_off() -> None:
     drop_marked(world, "a.jpg")
     item = world.hot.begin()
     for _ in range(5):
-        world.advance(4.9)
-        progress = e.ItemProgressed(world.hot.origin, "b1", item.job.id, "read", 4 * NS, next_phase="read")
+        world.advance(2.9)
+        progress = e.ItemProgressed(world.hot.origin, "b1", item.job.id, "inference", NS, next_phase="read")
         world.send(progress)
     assert world.given(c.KillWorker) == []
 
@@ -540,8 +540,8 @@ def test_a_busy_healthy_worker_sends_nobody_to_the_cold_path() -> None:
         drop_marked(world, f"{number}.jpg")
     item = world.hot.begin()
     for _ in range(60):
-        world.advance(4)
-        progress = e.ItemProgressed(world.hot.origin, "b1", item.job.id, "read", 4 * NS, next_phase="read")
+        world.advance(2.9)
+        progress = e.ItemProgressed(world.hot.origin, "b1", item.job.id, "inference", NS, next_phase="read")
         world.send(progress)
     assert world.given(c.RunCold) == []
 

@@ -94,3 +94,12 @@ def test_the_time_of_a_vain_attempt_is_in_the_segments(tmp_path: Path, stand_in:
     segments = AutoEngine(stand_in.choice(name="auto", weights_path=str(wrong))).load()
     assert segments.model_read_ns > 1_000_000  # 20 MB were hashed
     assert segments.model_load_ns == 0
+
+
+def test_a_self_test_that_fails_on_the_cpu_leaves_patchmatch(stand_in: Any) -> None:
+    engine = started(stand_in.choice(name="auto"))
+    assert engine.facts().actual == "lama"
+    assert engine.give_way("it is all black")
+    engine.warm_up()
+    assert_patchmatch_because(engine.facts(), "it is all black")
+    assert not engine.give_way("again"), "nothing stands behind patchmatch"

@@ -110,6 +110,9 @@ class FlatEngine:
                 progress(index)
         return results
 
+    def give_way(self, reason: str) -> bool:  # noqa: ARG002 - the protocol's
+        return False
+
     def facts(self) -> EngineFacts:
         return EngineFacts(configured="flat", actual="flat")
 

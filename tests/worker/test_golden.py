@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 
 from tests.worker.bench import OVERHEAD_PX, FlatEngine
+from watcher.wire import EXIT_INTERNAL
 from watcher.worker.engines.protocol import DeviceLostError, DeviceMemoryError, FillError
 from watcher.worker.golden import GoldenTestError, golden_crop, run_golden_test
+from watcher.worker.loop import _FatalError, _warm_up_and_try
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -99,3 +101,31 @@ def test_the_picture_is_the_same_each_time_and_known_around_its_hole() -> None:
     assert known.min() >= 64
     assert known.max() <= 192
     assert 0.02 < one.hole.mean() < 0.2
+
+
+@dataclass
+class LastResort(PaintingEngine):
+    """Has something left that works, or not."""
+
+    left: int = 1
+    told: str = ""
+
+    def give_way(self, reason: str) -> bool:
+        self.told = reason
+        self.left -= 1
+        if self.left == 0:
+            self.paint = noise
+        return self.left >= 0
+
+
+def test_an_engine_that_fails_it_makes_way_for_what_is_left() -> None:
+    engine = LastResort(paint=BROKEN["zeros"])
+    assert _warm_up_and_try(engine).work_px > 0
+    assert engine.told
+
+
+def test_nobody_is_ready_where_nothing_is_left() -> None:
+    with pytest.raises(_FatalError) as ended:
+        _warm_up_and_try(LastResort(paint=BROKEN["zeros"], left=0))
+    assert ended.value.message.exit_code == EXIT_INTERNAL
+    assert "self-test" in ended.value.message.reason

@@ -139,7 +139,7 @@ _NEWEST_ANSWERS: Final = (
 )
 _NEWEST_SUSPECT: Final = (
     "SELECT seq FROM jobs INDEXED BY jobs_suspect WHERE picture_sha256 = ? AND recipe = ? "
-    "AND suspect = 1 AND state IN ('gone', 'superseded') ORDER BY seq DESC LIMIT 1"
+    "AND mask_sha256 IS ? AND suspect = 1 AND state IN ('gone', 'superseded') ORDER BY seq DESC LIMIT 1"
 )
 """What a content was blamed for goes with it to another path."""
 _SELECT_JOBS: Final = f"SELECT seq, {', '.join(_COLUMNS)} FROM jobs"  # noqa: S608 - literals of this file
@@ -239,7 +239,11 @@ class SqliteJournal:
             return self._select(
                 f"WHERE seq IN ({_FINAL_AT_PATH}) OR seq IN ({_NEWEST_ANSWERS}) "
                 f"OR seq IN ({_NEWEST_SUSPECT})",
-                (_blob(path), *(identity.picture_sha256, _blob(identity.recipe)) * 3),
+                (
+                    _blob(path),
+                    *(identity.picture_sha256, _blob(identity.recipe)) * 3,
+                    identity.mask_sha256,
+                ),
             )
 
     def jobs(self, *, states: Collection[JobState] = (), ids: Collection[str] = ()) -> tuple[Job, ...]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Final
@@ -35,7 +36,9 @@ class SystemMemory:
 
     def __init__(self, root: Path = _ROOT) -> None:
         self._meminfo = root / "proc/meminfo"
-        self._groups = tuple(_own_groups(root))
+        self._groups: tuple[_Group, ...] = ()
+        with suppress(OSError, ValueError):  # what cannot be read is not known, and no reason not to start
+            self._groups = tuple(_own_groups(root))
 
     def available_bytes(self) -> int | None:
         """What another process could take without swapping; None where the system does not say."""
@@ -53,7 +56,9 @@ class OomKills:
 
     def __init__(self, root: Path = _ROOT) -> None:
         # chosen once: the difference of two counters would be nonsense
-        own = next(_own_groups(root), None)
+        own = None
+        with suppress(OSError, ValueError):  # as above
+            own = next(_own_groups(root), None)
         places = (*((own.kills_file,) if own is not None else ()), root / "proc/vmstat")
         self._place = next((place for place in places if _number(_OOM_KILLS, place) is not None), None)
 

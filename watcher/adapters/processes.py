@@ -97,7 +97,7 @@ class WorkerProcess:
         self._is_working = True
         self._looked_ns = 0
         self._queued_ns: dict[str, int] | None = None
-        """Of its threads, soon after its last report; None until it was looked at after that."""
+        """Of its threads, soon after its last report or its batch; None until it was looked at after that."""
         self._hung_up_ns: int | None = None
         self._lines = _Lines()
         self._tail = OutputTail()
@@ -118,6 +118,7 @@ class WorkerProcess:
         )
         self._writer = self._thread(self._write, "write")
         self._listener = self._thread(self._listen, "listen")
+        self._killer = self._thread(self._kill, "kill")
         self._start_threads()
 
     def send(self, message: wire.ToWorker) -> None:
@@ -128,6 +129,7 @@ class WorkerProcess:
         """Queue a batch."""
         setup = self._setup
         items = tuple(wire_item(item, inbox=setup.inbox, staging=setup.staging) for item in batch.items)
+        self._queued_ns = queued_ns(self.origin.pid)  # who is idle is not looked at until it has read this
         self.send(wire.RunBatch(batch=batch.id, sent_ns=self._clock.now().mono_ns, items=items))
 
     def end_of_work(self) -> None:
@@ -136,11 +138,15 @@ class WorkerProcess:
 
     def kill(self, reason: str) -> None:
         """Dump the stacks into the worker's log, then kill the process and all that it started."""
-        if not self.is_alive or not self._kill_once.acquire(blocking=False):
+        if not self.is_alive:
+            return
+        if not self._kill_once.acquire(blocking=False):
+            if not self._killer.is_alive():  # it outlived its kill, or that has failed
+                self._child.send_signal(signal.SIGKILL, group=True)
             return
         self._killed_for = reason
         try:
-            self._thread(self._kill, "kill").start()
+            self._killer.start()
         except RuntimeError:  # no thread left: then without its stacks
             self._child.send_signal(signal.SIGKILL, group=True)
 
@@ -184,11 +190,17 @@ class WorkerProcess:
     # --- the thread that listens ---------------------------------------------------------------------------
 
     def _listen(self) -> None:
-        while not self._child.await_news(self._patience_s()):
-            self._hear(self._child.reports.read())
-            self._keep(self._child.output.read())
-            self._look_now_and_then()
-            self._end_who_hung_up()
+        try:
+            while not self._child.await_news(self._patience_s()):
+                self._hear(self._child.reports.read())
+                self._keep(self._child.output.read())
+                self._look_now_and_then()
+                self._end_who_hung_up()
+        except Exception as error:  # noqa: BLE001 - whatever it is: who is not listened to is ended, and told of
+            _LOG.error("worker.unheard", incarnation=self.origin.incarnation, reason=repr(error))
+            self._child.reports.ignore()
+            self._child.send_signal(signal.SIGKILL, group=True)
+            self._killed_for = self._killed_for or "the service failed to listen to it"
         self._bury()
 
     def _patience_s(self) -> float | None:

@@ -21,9 +21,10 @@ _ROOT: Final = Path("/")
 def queued_ns(pid: int, root: Path = _ROOT) -> dict[str, int]:
     """By thread: how long it has waited for a processor in all. Empty where the system does not tell."""
     waits: dict[str, int] = {}
-    with suppress(OSError, ValueError, IndexError):  # it dies, or a thread of it ends, while it is looked at
+    with suppress(OSError):  # it has died
         for thread in (root / "proc" / str(pid) / "task").iterdir():
-            waits[thread.name] = int((thread / "schedstat").read_bytes().split()[1])
+            with suppress(OSError, ValueError, IndexError):  # this thread has ended meanwhile
+                waits[thread.name] = int((thread / "schedstat").read_bytes().split()[1])
     return waits
 
 

@@ -80,8 +80,8 @@ class Flight:
     """The service was late to look at its deadline: so much longer is it waited for."""
     denied_ns: int = 0
     """Since its last report it was ready to run for so long, and had no processor: that is no silence."""
-    is_examined: bool = False
-    """It was asked whether it had one, and is to be judged by the answer."""
+    answer_ns: int = 0
+    """The kernel was asked whether it had one: so much longer is it waited for, for the answer."""
 
     @property
     def overstays_ns(self) -> int:
@@ -210,8 +210,7 @@ class Flights:
         flight.phase, flight.units = phase, units
         flight.progressed_ns = now_ns
         flight.crowd = self.crowd
-        flight.extra_ns = flight.denied_ns = 0
-        flight.is_examined = False
+        flight.extra_ns = flight.denied_ns = flight.answer_ns = 0
 
     # --- how long they may be silent -----------------------------------------------------------------------
 
@@ -259,7 +258,7 @@ class Flights:
         """When its process will have been silent for too long."""
         patience_ns = round(self.patience_s(flight) * _NS_PER_S)
         denied_ns = min(flight.denied_ns, _MAX_DENIED * patience_ns)
-        return flight.progressed_ns + patience_ns + denied_ns + flight.extra_ns
+        return flight.progressed_ns + patience_ns + denied_ns + flight.extra_ns + flight.answer_ns
 
     def listen(self, flight: Flight, now_ns: int) -> None:
         """The service itself stood still: its process has a moment more to be heard."""

@@ -224,7 +224,7 @@ class Job:
     cpu_only: bool = False
     """It did not fit into the accelerator's memory. Kept in memory only: another life may have more."""
     losses: tuple[JsonObject, ...] = ()
-    """How the processes ended that had it and did not report on it, the last few (see `retry.loss_of`)."""
+    """How the processes ended that had it and did not report on it, the last few (see `losses`)."""
     duplicate_of: str | None = None
     retry_of: str | None = None
     stage_name: str | None = None

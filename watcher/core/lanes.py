@@ -31,6 +31,8 @@ _NS_PER_S: Final = 1_000_000_000
 _SECOND_MODEL: Final = 1.25
 """So much more than a worker has used is taken to be enough for another one."""
 _MAX_SUSPECTS: Final = 2
+_MAX_UNKILLABLE: Final = 2
+"""So many one-shots may outlive their kill: they hang in the machine's trouble, and others would too."""
 _SECOND_MODEL_BYTES: Final = 268_435_456
 
 
@@ -76,7 +78,7 @@ class Lanes:
 
     def cold_s(self, job: Job) -> float:
         """What a one-shot for this job usually takes, with all that runs beside it."""
-        return (1 + self.flights.working) * self.flights.cold_time.usual_s(job.files_bytes)
+        return self.flights.cold_time.usual_s(job.files_bytes, crowd=1 + self.flights.working)
 
     def route(self, job: Job, now_ns: int) -> Route:
         """The path of one ready job, as things stand."""
@@ -121,9 +123,9 @@ class Lanes:
         """The machine has so little left that a worker that has grown should make room."""
         return self.memory_bytes is not None and self.memory_bytes < self.policy.worker.scarce_bytes
 
-    def used_memory(self, rss_bytes: int) -> None:
-        """A worker has told of its memory."""
-        self._largest_rss_bytes = max(self._largest_rss_bytes, rss_bytes)
+    def used_memory(self, rss_bytes: int, *, starts: bool = False) -> None:
+        """A worker has told of its memory; at its start, what the one before it used is forgotten."""
+        self._largest_rss_bytes = rss_bytes if starts else max(self._largest_rss_bytes, rss_bytes)
 
     @property
     def hot_is_free(self) -> bool:
@@ -134,7 +136,10 @@ class Lanes:
         """Another one-shot may be started: for a suspect, or for others."""
         if now_ns < self.cold_blocked_until_ns:
             return False
-        running = [flight for flight in self.flights if flight.path == "cold" and not flight.given_up]
+        cold = [flight for flight in self.flights if flight.path == "cold"]
+        running = [flight for flight in cold if not flight.given_up]
+        if len(cold) - len(running) >= _MAX_UNKILLABLE:
+            return False
         lane = [flight for flight in running if flight.suspect is suspect]
         if suspect and len(lane) < _MAX_SUSPECTS:
             lane = [flight for flight in lane if now_ns < flight.overstays_ns]

@@ -83,22 +83,21 @@ class Losses:
 
     def _examine_or_kill(self, hot: Flight, now: e.Instant) -> None:
         """A machine that is busy elsewhere is no hang: the kernel is asked, once for each deadline."""
-        if hot.is_examined:
+        if hot.answer_ns:
             self._stalled(hot, now)
             return
-        hot.is_examined = True
-        hot.extra_ns += _ANSWER_NS  # it comes at once, unless the process is dying
+        # it comes at once, unless the process is dying
+        hot.answer_ns = now.mono_ns - self._lanes.flights.silent_until_ns(hot) + _ANSWER_NS
         self._lanes.hot_is_heard()
         self._ledger.emit(c.ExamineWorker(hot.incarnation))
 
     def worker_examined(self, event: e.WorkerExamined, now: e.Instant) -> None:
         """The kernel has told how long the silent process was denied a processor."""
         hot = self._lanes.flights.get(event.origin.incarnation)
-        is_awaited = hot is not None and hot.is_examined and hot.killed_ns is None
+        is_awaited = hot is not None and hot.answer_ns > 0 and hot.killed_ns is None
         if hot is None or not is_awaited or self._lanes.supervisor.state is not WorkerState.BUSY:
             return
-        hot.is_examined = False
-        hot.extra_ns -= _ANSWER_NS
+        hot.answer_ns = 0
         hot.denied_ns = event.denied_ns
         if now.mono_ns + _ANSWER_NS >= self._lanes.flights.silent_until_ns(hot):
             self._stalled(hot, now)
@@ -142,8 +141,9 @@ class Losses:
         )
         if self._drain.is_asked_for:
             return  # the next start finishes them
-        # One that hangs before it has read its batch does so for reasons of its own.
-        verdicts = self._blame(flight) if flight.started else unblamed(self._ledger.jobs.among(flight.jobs))
+        # What outlives a SIGKILL hangs in the kernel (a disk, a driver), not in what a picture made it do.
+        # The attempt counts: under its stage name the process may still write.
+        verdicts = [Verdict(job, "release") for job in self._ledger.jobs.among(flight.jobs)]
         story = "it stood still, and could not be killed"
         self._carry_out(flight, verdicts, _loss(flight, None, story, now), now)
         flight.jobs.clear()
@@ -241,6 +241,7 @@ def _loss(flight: Flight, event: e.WorkerExited | None, story: str, now: e.Insta
         "alone": flight.size == 1,
         "phase": flight.phase,
         "silent_ms": round((now.mono_ns - flight.progressed_ns) / 1e6, 3),
+        "exit_code": evidence.exit_code if evidence is not None else None,
         **_evidence_fields(evidence),
         "output": evidence.output[-_OUTPUT_CHARS:] if evidence is not None else "",
     }

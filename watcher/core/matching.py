@@ -232,7 +232,7 @@ class Matching:
         if primary is not None and primary.source != facts.path:
             self._duplicates.wait_for(primary, facts, current, now)
         elif current is not None:
-            self._rekey(current, facts, now)
+            self._rekey(current if suspect is None else current.inheriting(suspect), facts, now)
         else:
             new = self._ledger.new_job(facts)
             self._make_ready(new if suspect is None else new.inheriting(suspect), facts, now)

@@ -4,7 +4,8 @@ Rules of this file:
 - Nothing is known before it was measured: until a size has enough samples, a deadline goes by a prior that no
   healthy machine exceeds, and an estimate says that it is none.
 - Sizes are taken together by powers of two. A size that was never met borrows from the nearest smaller one,
-  in proportion, else from the nearest larger one as it is: either may be too much, neither too little.
+  in proportion, else from the nearest larger one as it is: either may be too much, neither too little. What
+  had nothing to do (0) stands in for what has only where nothing else is known.
 - What was ended for taking too long is no sample: whether it was slow or hung is not known. The one-shot that
   serves the picture next has longer, and tells.
 - All memory is bounded: the last samples of each phase and size.
@@ -34,6 +35,9 @@ _SLOW_QUANTILE: Final = 0.99
 _PATIENCE_FACTOR: Final = 3.0
 _GOLDEN_FACTOR: Final = 5.0
 """Pictures take up to so many times as long as the golden one of a start does, for the work that they are."""
+_FIRST_BASE_S: Final = 1.0
+_FIRST_SHARE: Final = 0.3
+"""The first picture's phases take up to so much of the priors: three times what the two x86 cores took."""
 _LEAST_PATIENCE_S: Final = 3.0
 """A machine that is busy elsewhere may leave any process alone for so long."""
 
@@ -89,11 +93,12 @@ class Pace:
         return max(_LEAST_PATIENCE_S, known_s)
 
     def _scaled(self, phase: str, units: int) -> list[float]:
-        sizes = self._samples.get(phase)
-        if not sizes:
-            return []
+        sizes = self._samples.get(phase, {})
         wanted = units.bit_length()
-        met = max((size for size in sizes if size <= wanted), default=min(sizes))
+        comparable = [size for size in sizes if size and wanted] or list(sizes)
+        if not comparable:
+            return []
+        met = max((size for size in comparable if size <= wanted), default=min(comparable))
         return [seconds * max(1.0, units / size if size else 1.0) for size, seconds in sizes[met]]
 
 
@@ -121,12 +126,15 @@ class ColdTime:
         starts = self._starts
         return median(starts) if starts else None
 
-    def usual_s(self, size: int) -> float:
-        """What a one-shot with a picture of this size (bytes of its files) usually takes in all."""
+    def usual_s(self, size: int, *, crowd: int = 1) -> float:
+        """What a one-shot with a picture of this size (bytes of its files) usually takes in all.
+
+        Its work shares the machine with a crowd; starts were measured in one themselves.
+        """
         if self.start_s is None:
             return self._guess_s
         work_s = self._pace.usual_s(ITEM, size)
-        return self.start_s + (self._guess_s if work_s is None else work_s)
+        return self.start_s + crowd * (self._guess_s if work_s is None else work_s)
 
     def slow_s(self, size: int, phase: str, units: int, *, crowd: int = 1) -> float:
         """What a one-shot usually takes for a picture that is slow in one phase, with so much to do in it.
@@ -135,9 +143,16 @@ class ColdTime:
         be slow: the slowest start and the slowest picture of all tell how noisy the machine was once.
         """
         item_s, phase_s = self._pace.usual_s(ITEM, size), self._pace.slow_s(phase, units)
-        if item_s is None:  # of no picture yet; what is known of the phase is the golden picture's
-            item_s = self._guess_s if phase_s is None else min(self._guess_s, _GOLDEN_FACTOR * phase_s)
+        if item_s is None:
+            item_s = self._guess_s if self.start_s is None else self._first_s(phase, units, phase_s)
         return (self.start_s or 0.0) + crowd * max(item_s, phase_s or 0.0)
+
+    def _first_s(self, phase: str, units: int, phase_s: float | None) -> float:
+        """For the first picture, of which only the phase is known, and how fast the golden one was filled."""
+        if phase == "inference":
+            return self._guess_s if phase_s is None else min(self._guess_s, _GOLDEN_FACTOR * phase_s)
+        base_s, per_million_s = _FIRST_BASE_S, _PRIOR_S[phase][1] * _FIRST_SHARE
+        return base_s + per_million_s * units / 1e6
 
     @property
     def _starts(self) -> deque[float]:

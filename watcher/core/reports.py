@@ -67,7 +67,7 @@ class Reports:
         """A process has warmed its model and passed its self-test."""
         supervisor = self._lanes.supervisor
         fields = _ready_fields(event)
-        self._lanes.used_memory(event.rss_bytes)
+        self._lanes.used_memory(event.rss_bytes, starts=event.origin.path == "hot")
         if event.origin.path == "hot" and supervisor.is_current(event.origin.incarnation):
             usage = Usage(event.rss_bytes, event.open_files)
             self._ledger.emit(*supervisor.became_ready(usage, now.mono_ns))
@@ -121,7 +121,10 @@ class Reports:
             case e.ItemStarted():
                 flights.began(flight, event.job, at_ns)
             case e.ItemProgressed():
-                flights.spent(flight, event.phase, event.spent_ns / NS_PER_S)
+                if (
+                    event.phase != event.next_phase or event.phase == "inference"
+                ):  # else it was announced only
+                    flights.spent(flight, event.phase, event.spent_ns / NS_PER_S)
                 flights.progressed(flight, event.next_phase or flight.phase, event.units, at_ns)
         if flight.path == "cold":
             self._lanes.cold_started()
@@ -225,7 +228,8 @@ class Reports:
             return None
         report, flights = event.report, self._lanes.flights
         last_ns = report.segments_ns.get(flight.phase)
-        if last_ns is not None:
+        # A phase that was broken off says nothing of what it takes.
+        if last_ns is not None and isinstance(event, e.ItemDone | e.ItemHeld):
             flights.spent(flight, flight.phase, last_ns / NS_PER_S)
         # What was held, refused or left as it was says nothing of what a fill takes.
         is_filled = isinstance(event, e.ItemDone) and not event.unchanged

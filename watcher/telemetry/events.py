@@ -88,6 +88,9 @@ EVENTS: Final[Mapping[str, EventSpec]] = {
     "worker.breaker_opened": EventSpec("error", "The worker died too often; it rests, the cold path serves."),
     "worker.cold_start_failed": EventSpec("error", "A one-shot process did not start; it is tried again."),
     "worker.garbage": EventSpec("warning", "A worker wrote what is no message; it is killed."),
+    "worker.unheard": EventSpec(
+        "error", "The service failed to listen to a worker: a fault of ours. It is killed."
+    ),
     "worker.pipe_closed": EventSpec("debug", "A worker ended while it was being written to."),
     "device.replaced": EventSpec("warning", "The configured device is not what runs; the line says why."),
     "path.changed": EventSpec("info", "Pictures go another path (hot, cold) from now on, and why."),

@@ -337,6 +337,9 @@ class _FaultyEngine:
     def warm_up(self) -> None:
         self._engine.warm_up()
 
+    def give_way(self, reason: str) -> bool:
+        return self._engine.give_way(reason)
+
     def work_px(self, crop: Crop) -> int:
         return self._engine.work_px(crop)
 

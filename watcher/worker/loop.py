@@ -237,7 +237,7 @@ def _import_and_build(
 
 
 def _warm_up_and_try(engine: Engine) -> GoldenResult:
-    """Warm the engine up, then let it fill the golden picture.
+    """Warm the engine up, then let it fill the golden picture; what fails it makes way for what is left.
 
     Raises:
         EngineUnavailableError: the engine cannot run here.
@@ -245,11 +245,13 @@ def _warm_up_and_try(engine: Engine) -> GoldenResult:
     """
     from watcher.worker.golden import GoldenTestError, run_golden_test
 
-    engine.warm_up()
-    try:
-        return run_golden_test(engine)
-    except GoldenTestError as error:
-        raise _fatal(f"the self-test failed: {error}", _SELF_TEST_REMEDY) from error
+    while True:
+        engine.warm_up()
+        try:
+            return run_golden_test(engine)
+        except GoldenTestError as error:
+            if not engine.give_way(str(error)):
+                raise _fatal(f"the self-test failed: {error}", _SELF_TEST_REMEDY) from error
 
 
 def _ready(engine: Engine, segments: StartSegments, ready_ns: int, golden: GoldenResult) -> Ready:

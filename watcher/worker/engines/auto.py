@@ -58,6 +58,16 @@ class AutoEngine:
             self._fall_back(error)
             self._patchmatch.warm_up()
 
+    def give_way(self, reason: str) -> bool:
+        """LaMa may have a CPU left; after that there is patchmatch."""
+        if self._chosen.give_way(reason):
+            return True
+        if self._chosen is self._patchmatch:
+            return False
+        remedy = "Use the published weights, or a file that was exported the same way."
+        self._fall_back(EngineUnavailableError(f"its self-test failed: {reason}", remedy))
+        return True
+
     def work_px(self, crop: Crop) -> int:
         """Ask what was chosen."""
         return self._chosen.work_px(crop)

@@ -126,6 +126,13 @@ class LamaEngine:
             self._move_to_cpu(f"the warm-up on {self._placed().device} failed: {error}")
             self.warm_up()
 
+    def give_way(self, reason: str) -> bool:
+        """Leave an accelerator for the CPU; on the CPU nothing is left."""
+        if self._placed().device == devices.CPU:
+            return False
+        self._move_to_cpu(f"the self-test on {self._placed().device} failed: {reason}")
+        return True
+
     def work_px(self, crop: Crop) -> int:
         """Return the crop's pixels: the model does the same with each, hole or not."""
         return max(crop.hole.size, MIN_SIDE_PX**2)

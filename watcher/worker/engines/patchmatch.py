@@ -113,6 +113,10 @@ class PatchmatchEngine:
         hole[30:42, 30:42] = True
         self.fill([Crop(pixels=pixels, hole=hole)])
 
+    def give_way(self, reason: str) -> bool:  # noqa: ARG002 - the protocol's
+        """Nothing stands behind this one."""
+        return False
+
     def work_px(self, crop: Crop) -> int:
         """Return about what `fill` will do, in pixels of a patchmatch box: holes cost, not crops."""
         thin, thick = _thin_and_thick(self._components_of(crop))

@@ -89,6 +89,14 @@ class Engine(Protocol):
         """Run the model on tiny synthetic crops until the first user's crop costs what every crop costs."""
         ...
 
+    def give_way(self, reason: str) -> bool:
+        """Its fill of a known picture is no fill: move on to what is left (the CPU, another engine), loaded.
+
+        Returns:
+            False if nothing is left. Else it is to be warmed up and tried again.
+        """
+        ...
+
     def work_px(self, crop: Crop) -> int:
         """Tell how much a crop is for this engine, in pixels that take equally long, before it is filled.
 
