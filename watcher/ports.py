@@ -211,7 +211,7 @@ class ResidentExecutor(Executor, Protocol):
         ...
 
     def examine(self, incarnation: int) -> None:
-        """See whether it had a processor since its last report. `WorkerExamined` follows, if it lives."""
+        """See whether it works, though it is silent. `WorkerExamined` follows, if it lives."""
         ...
 
     def drain(self, incarnation: int) -> None:

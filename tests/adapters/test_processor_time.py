@@ -1,4 +1,4 @@
-"""How long a process was denied a processor: planted files, and a real process among busy ones."""
+"""How long a process was busy, or wanted to be: planted files, and real processes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.service.harness import wait_until
-from watcher.adapters.processor_time import denied_ns, queued_ns
+from watcher.adapters.processor_time import busiest_ns, busy_ns
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,16 +29,16 @@ def busy() -> Iterator[list[subprocess.Popen[bytes]]]:
         process.wait()
 
 
-def test_who_shares_a_processor_with_three_others_is_denied_it_most_of_the_time(
+def test_who_shares_a_processor_with_three_others_wants_it_all_the_time(
     busy: list[subprocess.Popen[bytes]],
 ) -> None:
     pid = busy[0].pid
-    wait_until(lambda: queued_ns(pid), "a process that runs")
-    before = queued_ns(pid)
-    wait_until(lambda: denied_ns(before, queued_ns(pid)) > 100_000_000, "it to be denied a tenth of a second")
+    wait_until(lambda: busy_ns(pid), "a process that runs")
+    before = busy_ns(pid)
+    wait_until(lambda: busiest_ns(before, busy_ns(pid)) > 100_000_000, "it to want a tenth of a second")
 
 
-def test_who_sleeps_is_denied_nothing(busy: list[subprocess.Popen[bytes]]) -> None:
+def test_who_sleeps_is_not_busy(busy: list[subprocess.Popen[bytes]]) -> None:
     sleep = "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))}); print(flush=True); input()"
     pipe = subprocess.PIPE
     with subprocess.Popen([sys.executable, "-c", sleep], stdin=pipe, stdout=pipe) as asleep:
@@ -46,9 +46,9 @@ def test_who_sleeps_is_denied_nothing(busy: list[subprocess.Popen[bytes]]) -> No
         asleep.stdout.readline()
         state = Path(f"/proc/{asleep.pid}/stat")
         wait_until(lambda: state.read_text("ascii").split()[2] == "S", "it to sleep")
-        before, others = queued_ns(asleep.pid), queued_ns(busy[0].pid)
-        wait_until(lambda: denied_ns(others, queued_ns(busy[0].pid)) > 100_000_000, "time to go by")
-        assert denied_ns(before, queued_ns(asleep.pid)) < 50_000_000
+        before, others = busy_ns(asleep.pid), busy_ns(busy[0].pid)
+        wait_until(lambda: busiest_ns(others, busy_ns(busy[0].pid)) > 100_000_000, "time to go by")
+        assert busiest_ns(before, busy_ns(asleep.pid)) < 50_000_000
         asleep.communicate(b"\n")
 
 
@@ -57,11 +57,11 @@ def test_the_thread_that_waited_longest_counts(tmp_path: Path) -> None:
         folder = tmp_path / "proc/7/task" / thread
         folder.mkdir(parents=True)
         (folder / "schedstat").write_text(text, "ascii")
-    after = queued_ns(7, tmp_path)
-    assert after == {"7": 2000, "8": 300}
-    assert denied_ns({"7": 1500, "8": 100, "9": 0}, after) == 500
+    after = busy_ns(7, tmp_path)
+    assert after == {"7": 2100, "8": 300}, "on a processor, or waiting for one"
+    assert busiest_ns({"7": 1600, "8": 100, "9": 0}, after) == 500
 
 
-def test_a_system_that_does_not_tell_has_denied_nothing(tmp_path: Path) -> None:
-    assert queued_ns(7, tmp_path) == {}
-    assert denied_ns({}, {}) == denied_ns({"1": 5}, {}) == 0
+def test_a_system_that_does_not_tell_has_seen_nothing(tmp_path: Path) -> None:
+    assert busy_ns(7, tmp_path) == {}
+    assert busiest_ns({}, {}) == busiest_ns({"1": 5}, {}) == 0

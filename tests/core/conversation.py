@@ -183,8 +183,9 @@ class Process:
     """It has one suspect, alone."""
     has_worked: bool = False
     """It has begun an item of its batch."""
-    denied_ns: int = 0
-    """How long it has had no processor since its last report."""
+    busy_ns: int = 0
+    """How long it has computed, or wanted to, since its last report."""
+    waits_for_disk: bool = False
     judged: bool = False
     """What its end costs its jobs was counted."""
     read: bool = False
@@ -823,7 +824,9 @@ class World:
             case c.ExamineWorker():
                 process = self._process(command.incarnation)
                 if process.alive:
-                    self._answers.append(e.WorkerExamined(process.origin, process.denied_ns))
+                    self._answers.append(
+                        e.WorkerExamined(process.origin, process.busy_ns, process.waits_for_disk)
+                    )
             case c.PingWorker():
                 process = self._process(command.incarnation)
                 assert process.batch is None, "a busy worker is not asked"

@@ -466,35 +466,45 @@ def test_the_line_is_not_jumped() -> None:
 # --- a machine that is busy elsewhere ----------------------------------------------------------------------
 
 
-def silent_world(denied_s: float) -> World:
+def silent_world(busy_s: float) -> World:
     """A resident worker has said nothing for as long as it may, and had no processor for some of that."""
     world = experienced_world()
     drop_marked(world, "a.jpg", b"a".ljust(1000, b"x"))
     world.hot.come_to("inference", units=1)
-    world.hot.denied_ns = round(denied_s * NS)
+    world.hot.busy_ns = round(busy_s * NS)
     return world
 
 
 def test_a_worker_that_had_no_processor_is_waited_for_as_much_longer() -> None:
-    world = silent_world(denied_s=1.0)
+    world = silent_world(busy_s=1.0)
     limit_s = patience_s(world)
     world.advance(limit_s + 0.9)
     assert kills(world) == []
-    assert world.said("worker.starved")[0]["denied_ms"] == 1000.0
+    assert world.said("worker.slow")[0]["busy_ms"] == 1000.0
     world.advance(0.3)
     assert len(kills(world)) == 1, "it was asked again, and had no more excuse"
     assert f"{limit_s + 1.0:.1f} s" in kills(world)[0]
 
 
 def test_a_worker_that_hangs_has_no_excuse() -> None:
-    world = silent_world(denied_s=0.0)
+    world = silent_world(busy_s=0.0)
     world.advance(patience_s(world) + 0.001)
     assert len(kills(world)) == 1
-    assert world.said("worker.starved") == []
+    assert world.said("worker.slow") == []
 
 
 def test_a_machine_that_gives_it_nothing_for_ever_is_not_waited_for() -> None:
-    world = silent_world(denied_s=1e6)
+    world = silent_world(busy_s=1e6)
+    limit_s = patience_s(world)
+    world.advance(3.9 * limit_s)
+    assert kills(world) == []
+    world.advance(0.3 * limit_s)
+    assert len(kills(world)) == 1
+
+
+def test_a_worker_that_waits_for_a_disk_is_waited_for() -> None:
+    world = silent_world(busy_s=0.0)
+    world.hot.waits_for_disk = True
     limit_s = patience_s(world)
     world.advance(3.9 * limit_s)
     assert kills(world) == []
@@ -503,17 +513,17 @@ def test_a_machine_that_gives_it_nothing_for_ever_is_not_waited_for() -> None:
 
 
 def test_its_next_word_starts_over() -> None:
-    world = silent_world(denied_s=1.0)
+    world = silent_world(busy_s=1.0)
     world.advance(patience_s(world) + 0.5)
     world.hot.progress(world.hot.unreported[0], "inference", "composite")
-    world.hot.denied_ns = 0
+    world.hot.busy_ns = 0
     world.advance(patience_s(world) + 0.001)
     assert len(kills(world)) == 1
 
 
 def test_who_looks_a_little_late_asks_before_it_kills() -> None:
     """Other events may stand before the answer."""
-    world = silent_world(denied_s=1.0)
+    world = silent_world(busy_s=1.0)
     world.now_ns += round((patience_s(world) + 0.3) * NS)
     now = e.Instant(world.now_ns, 0.0)
     asked = world.pipeline.handle(e.TimerFired(), now)

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from watcher.core.batching import choose_batch, linger_until_ns
+from watcher.core.events import Evidence
 from watcher.core.job import Fingerprint, Identity, Job, JobClock, JobState
 from watcher.core.policy import BatchPolicy, ColdPolicy, RetryPolicy
 from watcher.core.retry import after_loss, unblamed
@@ -185,6 +186,34 @@ def test_alone_the_job_is_blamed_and_the_second_time_given_up() -> None:
     assert (first.action, first.job.solo_faults, first.job.suspect) == ("release", 1, True)
     (second,) = after_loss([first.job], "a", alone=True, policy=POLICY)
     assert (second.action, second.job.solo_faults) == ("quarantine", 2)
+
+
+def test_a_signal_from_outside_is_not_held_against_a_job_and_not_for_ever_either() -> None:
+    for attempts, faults in ((1, 0), (5, 0), (6, 1), (9, 1)):
+        (verdict,) = after_loss(
+            [job("a", attempts=attempts)], "a", alone=True, policy=POLICY, is_foreign=True
+        )
+        assert (verdict.action, verdict.job.suspect) == ("release", True)
+        assert verdict.job.solo_faults == faults
+
+
+@pytest.mark.parametrize(
+    ("evidence", "is_foreign"),
+    [
+        (Evidence("oom_suspected", None, "SIGKILL", oom_kills=0), True),
+        (Evidence("oom_suspected", None, "SIGKILL", oom_kills=1), False),
+        (Evidence("oom_suspected", None, "SIGKILL", oom_kills=None), False),
+        (Evidence("killed", None, "SIGKILL", process_state="T"), True),
+        (Evidence("killed", None, "SIGKILL", process_state="S"), False),
+        (Evidence("signal", None, "SIGSEGV", oom_kills=0), False),
+        (Evidence("exited", 139, oom_kills=0), False),
+    ],
+)
+def test_what_is_taken_to_come_from_outside(
+    evidence: Evidence,
+    is_foreign: bool,  # noqa: FBT001 - parametrised
+) -> None:
+    assert evidence.is_foreign is is_foreign
 
 
 def test_in_company_the_one_in_progress_is_a_suspect_and_nobody_is_blamed() -> None:

@@ -28,7 +28,7 @@ from watcher.adapters.bounded_log import BoundedLog, OutputTail
 from watcher.adapters.child import Child
 from watcher.adapters.memory import OomKills, look_at
 from watcher.adapters.process_evidence import Ending
-from watcher.adapters.processor_time import denied_ns, queued_ns
+from watcher.adapters.processor_time import busiest_ns, busy_ns
 from watcher.adapters.worker_messages import event_of, wire_item
 from watcher.core import events as e
 
@@ -96,7 +96,7 @@ class WorkerProcess:
         self._rss_bytes = 0
         self._is_working = True
         self._looked_ns = 0
-        self._queued_ns: dict[str, int] | None = None
+        self._busy_ns: dict[str, int] | None = None
         """Of its threads, soon after its last report or its batch; None until it was looked at after that."""
         self._hung_up_ns: int | None = None
         self._lines = _Lines()
@@ -129,7 +129,7 @@ class WorkerProcess:
         """Queue a batch."""
         setup = self._setup
         items = tuple(wire_item(item, inbox=setup.inbox, staging=setup.staging) for item in batch.items)
-        self._queued_ns = queued_ns(self.origin.pid)  # who is idle is not looked at until it has read this
+        self._busy_ns = busy_ns(self.origin.pid)  # who is idle is not looked at until it has read this
         self.send(wire.RunBatch(batch=batch.id, sent_ns=self._clock.now().mono_ns, items=items))
 
     def end_of_work(self) -> None:
@@ -151,10 +151,12 @@ class WorkerProcess:
             self._child.send_signal(signal.SIGKILL, group=True)
 
     def examine(self) -> None:
-        """Tell how long it was denied a processor since its last report."""
+        """Tell whether it works, though it is silent; reads a few of the kernel's files."""
         if self.is_alive:
-            denied = denied_ns(self._queued_ns or {}, queued_ns(self.origin.pid))
-            self._sink(e.WorkerExamined(self.origin, denied))
+            look = look_at(self.origin.pid)
+            busy = busiest_ns(self._busy_ns or {}, busy_ns(self.origin.pid))
+            waits_for_disk = look is not None and look.state == "D"
+            self._sink(e.WorkerExamined(self.origin, busy, waits_for_disk=waits_for_disk))
 
     @property
     def is_alive(self) -> bool:
@@ -224,7 +226,7 @@ class WorkerProcess:
 
     def _report(self, line: bytes) -> None:
         received_ns = self._clock.now().mono_ns
-        self._queued_ns = None
+        self._busy_ns = None
         message = wire.decode_from_worker(line)
         match message:
             case wire.Hello() if message.protocol != wire.PROTOCOL:
@@ -254,8 +256,8 @@ class WorkerProcess:
         if self._is_working and now_ns - self._looked_ns >= _MEMORY_LOOK_S * 1e9:
             self._looked_ns = now_ns
             self._look_at_memory()
-            if self._queued_ns is None:
-                self._queued_ns = queued_ns(self.origin.pid)
+            if self._busy_ns is None:
+                self._busy_ns = busy_ns(self.origin.pid)
 
     def _look_at_memory(self) -> ProcessLook | None:
         look = look_at(self.origin.pid)
@@ -410,7 +412,7 @@ class HotExecutor(_Processes):
             process.send(wire.Ping(number=number))
 
     def examine(self, incarnation: int) -> None:
-        """See whether it had a processor since its last report."""
+        """See whether it works, though it is silent."""
         process = self._processes.get(incarnation)
         if process is not None:
             process.examine()

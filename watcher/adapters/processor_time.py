@@ -1,9 +1,9 @@
-"""How long a process was ready to run and had no processor.
+"""Whether a silent process is alive: how long it computed, or was ready to and had no processor.
 
 Rules of this file:
-- Read from the kernel's scheduler (`/proc/PID/task/*/schedstat`, the second number: nanoseconds of waiting in
-  the run queue). Where it does not tell, the answer is that nothing was seen, never a guess.
-- A process waits as long as that of its threads which waited longest: the others may have had nothing to do.
+- Read from the kernel's scheduler (`/proc/PID/task/*/schedstat`: nanoseconds on a processor, and in the run
+  queue). Where it does not tell, the answer is that nothing was seen, never a guess.
+- A process is as busy as the busiest of its threads: the others may have had nothing to do.
 """
 
 from __future__ import annotations
@@ -18,16 +18,17 @@ if TYPE_CHECKING:
 _ROOT: Final = Path("/")
 
 
-def queued_ns(pid: int, root: Path = _ROOT) -> dict[str, int]:
-    """By thread: how long it has waited for a processor in all. Empty where the system does not tell."""
-    waits: dict[str, int] = {}
+def busy_ns(pid: int, root: Path = _ROOT) -> dict[str, int]:
+    """By thread: how long it has computed or wanted to. Empty where the system does not tell."""
+    times: dict[str, int] = {}
     with suppress(OSError):  # it has died
         for thread in (root / "proc" / str(pid) / "task").iterdir():
             with suppress(OSError, ValueError, IndexError):  # this thread has ended meanwhile
-                waits[thread.name] = int((thread / "schedstat").read_bytes().split()[1])
-    return waits
+                computed, queued = (thread / "schedstat").read_bytes().split()[:2]
+                times[thread.name] = int(computed) + int(queued)
+    return times
 
 
-def denied_ns(before: Mapping[str, int], after: Mapping[str, int]) -> int:
-    """How long the thread that waited longest between two looks was denied a processor."""
-    return max((after[thread] - waited for thread, waited in before.items() if thread in after), default=0)
+def busiest_ns(before: Mapping[str, int], after: Mapping[str, int]) -> int:
+    """How long the busiest thread was busy between two looks."""
+    return max((after[thread] - busy for thread, busy in before.items() if thread in after), default=0)

@@ -142,7 +142,7 @@ class PingWorker:
 
 @dataclass(frozen=True, slots=True)
 class ExamineWorker:
-    """See whether the silent process had a processor at all: answers `WorkerExamined`, if it lives."""
+    """See whether the silent process works all the same: answers `WorkerExamined`, if it lives."""
 
     incarnation: int
 

@@ -256,10 +256,16 @@ class WorkerPonged:
 
 @dataclass(frozen=True, slots=True)
 class WorkerExamined:
-    """How long a silent process was ready to run since its last report, and was denied a processor."""
+    """Whether a silent process works.
+
+    Attributes:
+        busy_ns: how long it has computed since its last report, or was ready to and had no processor.
+        waits_for_disk: it hangs in the kernel now, as one does that waits for a disk.
+    """
 
     origin: Origin
-    denied_ns: int
+    busy_ns: int
+    waits_for_disk: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -380,6 +386,12 @@ class Evidence:
     oom_kills: int | None = None
     process_state: str | None = None
     output: str = ""
+
+    @property
+    def is_foreign(self) -> bool:
+        """Somebody else did it: a SIGKILL that was not the kernel's for want of memory, or a SIGSTOP."""
+        was_killed = self.cause == "oom_suspected" and self.oom_kills == 0
+        return was_killed or self.process_state in {"T", "t"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,9 @@ Rules of this file:
   any other report is stale and is dropped by `Flights.of`.
 - A flight is due when its process was silent for three times what one of a hundred such phases takes, and
   never later than a slow cold job of that size: from then on the cold path would have been quicker.
-  Processes that work beside each other slow each other down: the time grows with their number. Time in which
-  a process was ready to run and had no processor is no silence.
+  Processes that work beside each other slow each other down: the time grows with their number. A
+  resident worker that is seen to compute, to want to, or to wait for a disk is slow and does not stand still:
+  it has up to four times as long.
 - A one-shot is the second opinion, and is not hurried: what one picture takes says little of another (12 MP
   of noise are encoded 20 times as long as 12 MP of sky). It has what no healthy machine exceeds, and after
   a picture was blamed twice that. A suspect that takes so long leaves its lane to the next one.
@@ -30,8 +31,8 @@ if TYPE_CHECKING:
     from watcher.core.routing import PathReason
 
 _NS_PER_S: Final = 1_000_000_000
-_MAX_DENIED: Final = 3
-"""A machine so overloaded that a process gets a quarter of its time is not waited for beyond that."""
+_MAX_BUSY: Final = 3
+"""Who works is waited for so much longer: it may be slow, as on a busy machine, or turn in circles."""
 CPU: Final = "cpu"
 """The device that is always there."""
 
@@ -78,10 +79,10 @@ class Flight:
     """`BatchDone` came; a cold process is still to be reaped."""
     extra_ns: int = 0
     """The service was late to look at its deadline: so much longer is it waited for."""
-    denied_ns: int = 0
-    """Since its last report it was ready to run for so long, and had no processor: that is no silence."""
+    busy_ns: int = 0
+    """For so long since its last report it was seen to work, or to want to: that is no standstill."""
     answer_ns: int = 0
-    """The kernel was asked whether it had one: so much longer is it waited for, for the answer."""
+    """The kernel was asked whether it works: so much longer is it waited for, for the answer."""
 
     @property
     def overstays_ns(self) -> int:
@@ -210,7 +211,7 @@ class Flights:
         flight.phase, flight.units = phase, units
         flight.progressed_ns = now_ns
         flight.crowd = self.crowd
-        flight.extra_ns = flight.denied_ns = flight.answer_ns = 0
+        flight.extra_ns = flight.busy_ns = flight.answer_ns = 0
 
     # --- how long they may be silent -----------------------------------------------------------------------
 
@@ -257,8 +258,8 @@ class Flights:
     def silent_until_ns(self, flight: Flight) -> int:
         """When its process will have been silent for too long."""
         patience_ns = round(self.patience_s(flight) * _NS_PER_S)
-        denied_ns = min(flight.denied_ns, _MAX_DENIED * patience_ns)
-        return flight.progressed_ns + patience_ns + denied_ns + flight.extra_ns + flight.answer_ns
+        busy_ns = min(flight.busy_ns, _MAX_BUSY * patience_ns)
+        return flight.progressed_ns + patience_ns + busy_ns + flight.extra_ns + flight.answer_ns
 
     def listen(self, flight: Flight, now_ns: int) -> None:
         """The service itself stood still: its process has a moment more to be heard."""

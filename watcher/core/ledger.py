@@ -174,7 +174,7 @@ class Ledger:
     def _tell_end(self, job: Job, made: JsonObject, remedy: str | None) -> None:
         if job.is_refused:
             self.log(
-                "warning",
+                "error" if job.state is JobState.QUARANTINED else "warning",
                 f"job.{job.state.value}",
                 job=job.id,
                 source=job.source,

@@ -82,7 +82,7 @@ class Losses:
         return True
 
     def _examine_or_kill(self, hot: Flight, now: e.Instant) -> None:
-        """A machine that is busy elsewhere is no hang: the kernel is asked, once for each deadline."""
+        """Who is slow does not stand still: the kernel is asked, once for each deadline."""
         if hot.answer_ns:
             self._stalled(hot, now)
             return
@@ -92,18 +92,23 @@ class Losses:
         self._ledger.emit(c.ExamineWorker(hot.incarnation))
 
     def worker_examined(self, event: e.WorkerExamined, now: e.Instant) -> None:
-        """The kernel has told how long the silent process was denied a processor."""
+        """The kernel has told whether the silent process works."""
         hot = self._lanes.flights.get(event.origin.incarnation)
         is_awaited = hot is not None and hot.answer_ns > 0 and hot.killed_ns is None
         if hot is None or not is_awaited or self._lanes.supervisor.state is not WorkerState.BUSY:
             return
         hot.answer_ns = 0
-        hot.denied_ns = event.denied_ns
+        hot.busy_ns = now.mono_ns - hot.progressed_ns if event.waits_for_disk else event.busy_ns
         if now.mono_ns + _ANSWER_NS >= self._lanes.flights.silent_until_ns(hot):
             self._stalled(hot, now)
             return
         self._ledger.log(
-            "info", "worker.starved", incarnation=hot.incarnation, denied_ms=round(event.denied_ns / 1e6, 3)
+            "info",
+            "worker.slow",
+            incarnation=hot.incarnation,
+            phase=hot.phase,
+            busy_ms=round(event.busy_ns / 1e6, 3),
+            waits_for_disk=event.waits_for_disk,
         )
         self._lanes.hot_is_heard()
 
@@ -189,14 +194,20 @@ class Losses:
 
     def _judge(self, flight: Flight, event: e.WorkerExited, now: e.Instant, *, wanted: bool) -> list[Verdict]:
         if not wanted and flight.started:
-            return self._blame(flight)
+            return self._blame(flight, event.evidence)
         if not wanted and flight.path == "cold":
             self._cold_start_failed(event, now)
         return unblamed(self._ledger.jobs.among(flight.jobs))
 
-    def _blame(self, flight: Flight) -> list[Verdict]:
+    def _blame(self, flight: Flight, evidence: e.Evidence | None) -> list[Verdict]:
         unreported = self._ledger.jobs.among(flight.jobs)
-        return after_loss(unreported, flight.in_progress, alone=flight.size == 1, policy=self._policy)
+        return after_loss(
+            unreported,
+            flight.in_progress,
+            alone=flight.size == 1,
+            is_foreign=evidence is not None and evidence.is_foreign,
+            policy=self._policy,
+        )
 
     def _cold_start_failed(self, event: e.WorkerExited, now: e.Instant) -> None:
         for_good = event.exit_code == EXIT_CONFIGURATION
@@ -204,7 +215,7 @@ class Losses:
         self._ledger.log("error", "worker.cold_start_failed", story=event.story, next_try_in_s=wait_s)
 
     def _carry_out(self, flight: Flight, verdicts: list[Verdict], loss: JsonObject, now: e.Instant) -> None:
-        served = flight.in_progress or next(iter(flight.jobs), None)
+        served = (flight.in_progress or next(iter(flight.jobs), None)) if flight.started else None
         for verdict in verdicts:
             job = _with_loss(verdict.job, loss, served=verdict.job.id == served)
             company_ns = flight.company_ns(job.id)

@@ -35,9 +35,10 @@ _SLOW_QUANTILE: Final = 0.99
 _PATIENCE_FACTOR: Final = 3.0
 _GOLDEN_FACTOR: Final = 5.0
 """Pictures take up to so many times as long as the golden one of a start does, for the work that they are."""
-_FIRST_BASE_S: Final = 1.0
+_FIRST_BASE_S: Final = (0.25, 1.0)
 _FIRST_SHARE: Final = 0.3
-"""The first picture's phases take up to so much of the priors: three times what the two x86 cores took."""
+"""The first picture's phases: at least and at most so long, as the golden one took long or not, and by their
+size a share of the priors, three times what the two x86 cores took."""
 _LEAST_PATIENCE_S: Final = 3.0
 """A machine that is busy elsewhere may leave any process alone for so long."""
 
@@ -151,8 +152,10 @@ class ColdTime:
         """For the first picture, of which only the phase is known, and how fast the golden one was filled."""
         if phase == "inference":
             return self._guess_s if phase_s is None else min(self._guess_s, _GOLDEN_FACTOR * phase_s)
-        base_s, per_million_s = _FIRST_BASE_S, _PRIOR_S[phase][1] * _FIRST_SHARE
-        return base_s + per_million_s * units / 1e6
+        least_s, most_s = _FIRST_BASE_S
+        golden_s = self._pace.usual_s("inference", 1)
+        base_s = most_s if golden_s is None else min(most_s, max(least_s, _GOLDEN_FACTOR * golden_s))
+        return base_s + _FIRST_SHARE * _PRIOR_S[phase][1] * units / 1e6
 
     @property
     def _starts(self) -> deque[float]:

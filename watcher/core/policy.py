@@ -111,6 +111,8 @@ class RetryPolicy:
     """When a job is given up."""
 
     max_solo_faults: int = 2
+    foreign_attempts: int = 6
+    """After so many dispatches a signal from outside is held against a job like any other end."""
     engine_attempts: int = 2
     """How often an engine error is tried before the job has failed."""
     publish_retry_s: float = 5.0

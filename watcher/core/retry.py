@@ -4,6 +4,8 @@ Rules of this file:
 - Only a process that died or stalled while it served one job alone blames that job. In company, the item that
   was being served becomes a suspect and runs alone next; the others go on unblamed. Between two items, the
   next one in the batch is taken to be served.
+- A signal from outside is not held against a job at first. But a program of the user's that kills what takes
+  too much memory looks the same, so not for ever.
 - Draining, recycling, a start that failed and an end before the batch was read blame nobody.
 - Every loss makes progress: it ends in fewer jobs in company with a suspect, or in one more solo fault.
 """
@@ -33,7 +35,12 @@ class Verdict:
 
 
 def after_loss(
-    unreported: Sequence[Job], in_progress: str | None, *, alone: bool, policy: RetryPolicy
+    unreported: Sequence[Job],
+    in_progress: str | None,
+    *,
+    alone: bool,
+    policy: RetryPolicy,
+    is_foreign: bool = False,
 ) -> list[Verdict]:
     """Judge the jobs that a dead process had not reported on.
 
@@ -42,6 +49,7 @@ def after_loss(
         in_progress: the job that was being served, or None between two items.
         alone: the batch had one job.
         policy: how many solo faults quarantine a job.
+        is_foreign: what ended the process came from outside, by all that was seen.
     """
     verdicts = []
     if in_progress is None and unreported:
@@ -49,7 +57,7 @@ def after_loss(
     for job in unreported:
         if job.id != in_progress:
             verdicts.append(Verdict(job, "release"))
-        elif not alone:
+        elif not alone or (is_foreign and job.attempts < policy.foreign_attempts):
             verdicts.append(Verdict(replace(job, suspect=True), "release"))
         else:
             blamed = replace(job, suspect=True, solo_faults=job.solo_faults + 1)

@@ -76,12 +76,14 @@ EVENTS: Final[Mapping[str, EventSpec]] = {
         "info", "The model is warm and has passed its self-test; the line has the start's segments."
     ),
     "worker.exited": EventSpec("warning", "A worker's process ended; the line says how."),
-    "worker.restarting": EventSpec("warning", "The worker is started again after a pause."),
+    "worker.restarting": EventSpec(
+        "warning", "The worker is started again after a pause, once one-shots that work are done."
+    ),
     "worker.recycling": EventSpec(
         "info", "The worker is replaced by a fresh one; the line says which limit it has reached."
     ),
-    "worker.starved": EventSpec(
-        "info", "The worker was silent since others had the processors; it is waited for longer."
+    "worker.slow": EventSpec(
+        "info", "The worker is silent for long, and was seen to work or to want to; it is waited for longer."
     ),
     "worker.killed": EventSpec("warning", "A worker was killed, for the reason in the line."),
     "worker.disabled": EventSpec("error", "The worker cannot run as configured; pictures go the cold path."),

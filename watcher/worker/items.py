@@ -128,21 +128,20 @@ class ItemServer:
                     course,
                     "device_memory",
                     f"a part of it does not fit into the device's memory: {error}",
-                    "nothing to do: it is served on the CPU; "
-                    "if it happens often, lower the crop size limit or free memory on the device",
+                    "nothing to do: it is served on the CPU; if it happens often, free memory on the device",
                 )
             )
             raise  # what the device still holds is not to be trusted: the loop ends the process
         except FillError as error:
             report = self._failed(
-                course, "engine", f"the engine could not fill it: {error}", "run: watcher retry"
+                course, "engine", f"the engine could not fill it: {error}", "run: watcher retry --all"
             )
         except MemoryError:
             report = self._failed(
                 course,
                 "engine",
                 "there was not enough memory for this picture",
-                "lower the crop size limit or make the picture smaller, then run: watcher retry",
+                "free some memory or make the picture smaller, then run: watcher retry --all",
             )
         except Exception as error:  # noqa: BLE001 - no item may end the batch; the stack goes to the log
             traceback.print_exc(file=sys.stderr)
@@ -150,7 +149,7 @@ class ItemServer:
                 course,
                 "engine",
                 f"an unexpected error while in phase {course.clock.phase}: {type(error).__name__}: {error}",
-                "run: watcher retry; if it comes back, report it with the worker's log",
+                "run: watcher retry --all; if it comes back, report it with the worker's log",
             )
         self._report(report)
         return report.image.width * report.image.height if isinstance(report, ItemDone) else 0
