@@ -904,7 +904,8 @@ class World:
 
     def count_loss(self, process: Process) -> None:
         """A process ends, or is killed: what that costs its jobs is what they may have lost, and no more."""
-        if process.judged or self.draining or not process.read:
+        # One that cannot be killed may still read its batch, and write under its names.
+        if process.judged or self.draining or not (process.read or process.unkillable):
             return
         process.judged = True
         alone = process.batch is not None and len(process.batch.items) == 1
