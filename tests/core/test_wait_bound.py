@@ -1,7 +1,7 @@
 """It always answers: how long a picture waits when the process that serves it dies or stands still.
 
 Processes take their time here, and run beside each other: a small simulation drives the fake world. One fault
-befalls each picture on the hot path; the cold path is healthy. What is promised (DESIGN.md section 1): from
+befalls each picture on the hot path; the cold path is healthy. What is promised (docs/adr/0013): from
 its dispatch on, queueing and the company of its batch apart, no picture waits longer than twice the cold time
 of a picture of its size.
 """
