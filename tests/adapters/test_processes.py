@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.adapters.executor_bench import Bench, Holdings, Kind, is_alive, is_in_an_environment, wait_until
+from watcher.adapters.memory import look_at
 from watcher.core.events import (
     BatchDone,
     BatchStarted,
@@ -21,6 +22,7 @@ from watcher.core.events import (
     ItemHeld,
     ItemProgressed,
     ItemStarted,
+    WorkerExamined,
     WorkerExited,
     WorkerReady,
     WorkerWarming,
@@ -340,5 +342,24 @@ def test_what_a_dead_process_left_behind_is_not_heard(tmp_path: Path) -> None:
         wait_until(late.exists, "the late result")
         wait_until(lambda: not is_in_an_environment(name), "its child to end")
         assert bench.nothing_more()
+    finally:
+        bench.close()
+
+
+def test_a_silent_process_is_seen_to_work_and_a_stopped_one_is_not(tmp_path: Path) -> None:
+    bench = Bench("hot", tmp_path, "slow_item=60")
+    try:
+        bench.start(1)
+        bench.hot.submit(1, bench.batch("one.png"))
+        bench.until(ItemStarted)
+        process = bench.hot._processes[1]
+        pid = process.origin.pid
+        process._busy_ns = {str(pid): 0}  # all that it ever did counts as done since its last report
+        bench.hot.examine(1)
+        assert bench.until(WorkerExamined)[-1].busy_ns > 0
+        os.kill(pid, signal.SIGSTOP)
+        wait_until(lambda: (look := look_at(pid)) is not None and look.state == "T", "a stopped process")
+        bench.hot.examine(1)
+        assert bench.until(WorkerExamined)[-1].busy_ns == 0
     finally:
         bench.close()

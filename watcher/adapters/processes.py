@@ -154,9 +154,11 @@ class WorkerProcess:
         """Tell whether it works, though it is silent; reads a few of the kernel's files."""
         if self.is_alive:
             look = look_at(self.origin.pid)
+            state = look.state if look is not None else ""
             busy = busiest_ns(self._busy_ns or {}, busy_ns(self.origin.pid))
-            waits_for_disk = look is not None and look.state == "D"
-            self._sink(e.WorkerExamined(self.origin, busy, waits_for_disk=waits_for_disk))
+            if state in {"T", "t"}:  # what it did before it was stopped does not make it go on
+                busy = 0
+            self._sink(e.WorkerExamined(self.origin, busy, waits_for_disk=state == "D"))
 
     @property
     def is_alive(self) -> bool:
