@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal
 
 from watcher.core.pace import ITEM, PICKUP, TURN, ColdTime, Pace, prior_s
+from watcher.core.settle import NS_PER_S
 from watcher.core.supervision import LISTEN_NS
 
 if TYPE_CHECKING:
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from watcher.core.policy import Policy
     from watcher.core.routing import PathReason
 
-_NS_PER_S: Final = 1_000_000_000
 _MAX_BUSY: Final = 3
 """Who works is waited for so much longer: it may be slow, as on a busy machine, or turn in circles."""
 CPU: Final = "cpu"
@@ -87,7 +87,7 @@ class Flight:
     @property
     def overstays_ns(self) -> int:
         """When it will have taken twice as long as was foreseen: from then on nobody waits for it."""
-        return self.sent_ns + round(2 * _NS_PER_S * sum(self.estimates_s.values()))
+        return self.sent_ns + round(2 * NS_PER_S * sum(self.estimates_s.values()))
 
     @property
     def is_working(self) -> bool:
@@ -182,13 +182,13 @@ class Flights:
         """Its process has read the batch."""
         if flight.started:
             return
-        self.spent(flight, PICKUP, (now_ns - flight.progressed_ns) / _NS_PER_S)
+        self.spent(flight, PICKUP, (now_ns - flight.progressed_ns) / NS_PER_S)
         flight.started, flight.read_ns = True, now_ns
         self.progressed(flight, TURN, 0, now_ns)
 
     def began(self, flight: Flight, job_id: str, now_ns: int) -> None:
         """Its process turns to this job."""
-        self.spent(flight, TURN, (now_ns - flight.progressed_ns) / _NS_PER_S)
+        self.spent(flight, TURN, (now_ns - flight.progressed_ns) / NS_PER_S)
         flight.in_progress = job_id
         flight.begun_ns = now_ns
         self.progressed(flight, "read", flight.jobs.get(job_id, 0), now_ns)
@@ -229,7 +229,7 @@ class Flights:
         No later than the longest of them was taken to need from now on.
         """
         working = [flight for flight in self._flights.values() if flight.path == "cold" and flight.is_working]
-        needed_ns = [round(_NS_PER_S * next(iter(f.estimates_s.values()), 0.0)) for f in working]
+        needed_ns = [round(NS_PER_S * next(iter(f.estimates_s.values()), 0.0)) for f in working]
         ends_ns = [flight.sent_ns + ns for flight, ns in zip(working, needed_ns, strict=True)]
         return min(max(ends_ns, default=now_ns), now_ns + max(needed_ns, default=0))
 
@@ -257,7 +257,7 @@ class Flights:
 
     def silent_until_ns(self, flight: Flight) -> int:
         """When its process will have been silent for too long."""
-        patience_ns = round(self.patience_s(flight) * _NS_PER_S)
+        patience_ns = round(self.patience_s(flight) * NS_PER_S)
         busy_ns = min(flight.busy_ns, _MAX_BUSY * patience_ns)
         return flight.progressed_ns + patience_ns + busy_ns + flight.extra_ns + flight.answer_ns
 
@@ -270,7 +270,7 @@ class Flights:
         if flight.given_up:
             return None
         if flight.killed_ns is not None:
-            return flight.killed_ns + round(self.policy.worker.kill_s * _NS_PER_S)
+            return flight.killed_ns + round(self.policy.worker.kill_s * NS_PER_S)
         return None if flight.path == "hot" else self.silent_until_ns(flight)
 
     def next_due_ns(self) -> int | None:

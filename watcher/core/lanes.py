@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final, Literal
 from watcher.core.flights import Flights
 from watcher.core.pace import ITEM
 from watcher.core.routing import PathReason, Situation, route
+from watcher.core.settle import NS_PER_S
 from watcher.core.supervision import ALIVE, GETTING_READY, Supervisor, WorkerState
 
 if TYPE_CHECKING:
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from watcher.core.policy import Policy
     from watcher.core.routing import Route
 
-_NS_PER_S: Final = 1_000_000_000
 _SECOND_MODEL: Final = 1.25
 """So much more than a worker has used is taken to be enough for another one."""
 _MAX_SUSPECTS: Final = 2
@@ -57,7 +57,8 @@ class Lanes:
     _cold_failed_for_good: bool = False
     _incarnations: int = 0
     _largest_rss_bytes: int = 0
-    _served_hot: set[int] = field(default_factory=set)
+    _last_hot: int = 0
+    """The resident worker that was given a batch last."""
 
     def __post_init__(self) -> None:
         self.supervisor = Supervisor(self.policy.worker, self.take_incarnation, self.jitter)
@@ -87,7 +88,7 @@ class Lanes:
         situation = Situation(
             worker=self.supervisor.state,
             fault=self.supervisor.fault,
-            waited_s=waited_ns / _NS_PER_S,
+            waited_s=waited_ns / NS_PER_S,
             ready_in_s=self.supervisor.ready_in_s(self.flights.cold_time.start_s, now_ns),
             hot_wait_s=self._hot_wait_s(now_ns) if has_room else 0.0,
             cold_s=self.cold_s(job),
@@ -109,7 +110,7 @@ class Lanes:
         if flight is None or not flight.jobs:
             return 0.0
         current, *others = [self.flights.pace.usual_s(ITEM, size) or 0.0 for size in flight.jobs.values()]
-        since_s = (now_ns - flight.begun_ns) / _NS_PER_S if flight.in_progress is not None else 0.0
+        since_s = (now_ns - flight.begun_ns) / NS_PER_S if flight.in_progress is not None else 0.0
         return max(0.0, current - since_s) + sum(others)
 
     def _has_room_for_another(self, *, default: bool) -> bool:
@@ -171,8 +172,8 @@ class Lanes:
         flight = self.flights.begin(incarnation, path, reason, jobs, now_ns)
         flight.estimates_s = estimates_s
         if path == "hot":
-            flight.first_hot_open = incarnation not in self._served_hot
-            self._served_hot = {incarnation}
+            flight.first_hot_open = incarnation != self._last_hot
+            self._last_hot = incarnation
         else:  # the resident worker is slower from now on
             self.hot_is_heard()
         return flight
@@ -215,7 +216,7 @@ class Lanes:
         )
         if for_good:
             wait_s = ceiling_s
-        self.cold_blocked_until_ns = now_ns + round(wait_s * _NS_PER_S)
+        self.cold_blocked_until_ns = now_ns + round(wait_s * NS_PER_S)
         return wait_s
 
     def next_deadline_ns(self) -> int | None:

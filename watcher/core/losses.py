@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 from watcher.core import commands as c
 from watcher.core.job import Cause
-from watcher.core.retry import MAX_LOSSES, Verdict, after_loss, unblamed
+from watcher.core.retry import MAX_LOSSES, Verdict, after_loss, being_served, unblamed
 from watcher.core.settle import NS_PER_S
 from watcher.core.supervision import EXIT_CONFIGURATION, EXIT_USED_UP, LATE_NS, WorkerState
 
@@ -215,7 +215,7 @@ class Losses:
         self._ledger.log("error", "worker.cold_start_failed", story=event.story, next_try_in_s=wait_s)
 
     def _carry_out(self, flight: Flight, verdicts: list[Verdict], loss: JsonObject, now: e.Instant) -> None:
-        served = (flight.in_progress or next(iter(flight.jobs), None)) if flight.started else None
+        served = being_served(flight.jobs, flight.in_progress) if flight.started else None
         for verdict in verdicts:
             job = _with_loss(verdict.job, loss, served=verdict.job.id == served)
             company_ns = flight.company_ns(job.id)

@@ -2,7 +2,7 @@
 
 Rules of this file:
 - Nothing is known before it was measured: until a size has enough samples, a deadline goes by a prior that no
-  healthy machine exceeds, and an estimate says that it is none.
+  healthy machine exceeds, or by a guess. The golden picture of a start says how far the guess may be cut.
 - Sizes are taken together by powers of two. A size that was never met borrows from the nearest smaller one,
   in proportion, else from the nearest larger one as it is: either may be too much, neither too little. What
   had nothing to do (0) stands in for what has only where nothing else is known.

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Literal
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from watcher.core.job import Job
     from watcher.core.policy import RetryPolicy
@@ -32,6 +32,11 @@ class Verdict:
 
     job: Job
     action: Literal["release", "quarantine"]
+
+
+def being_served(unreported: Iterable[str], in_progress: str | None) -> str | None:
+    """The job that a process was serving: the one it named last or, between two, the next of its batch."""
+    return in_progress if in_progress is not None else next(iter(unreported), None)
 
 
 def after_loss(
@@ -52,8 +57,7 @@ def after_loss(
         is_foreign: what ended the process came from outside, by all that was seen.
     """
     verdicts = []
-    if in_progress is None and unreported:
-        in_progress = unreported[0].id
+    in_progress = being_served((job.id for job in unreported), in_progress)
     for job in unreported:
         if job.id != in_progress:
             verdicts.append(Verdict(job, "release"))
