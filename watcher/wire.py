@@ -25,6 +25,9 @@ _MAX_BITS = 63
 
 Phase = Literal["read", "decode", "mask", "preprocess", "inference", "composite", "encode"]
 MarkSource = Literal["mask", "marked_copy", "sidecar", "colour", "alpha", "regions"]
+Outside = Literal["identical", "blocks", "reencoded"]
+"""What is true of the pixels outside the grown mask: all bit-identical; bit-identical but for the JPEG blocks
+that the mask touches; or decoded and encoded again."""
 FailureCode = Literal[
     "undecodable",  # complete, and no decoder reads it
     "unsupported",  # recognised, and deliberately not served (RAW, animation, multi-page, ...)
@@ -195,6 +198,7 @@ class ImageFacts(msgspec.Struct, frozen=True, kw_only=True):
     crops: int = 0
     model_px: int = 0
     """Pixels that went to the model, over all crops, padding included."""
+    outside: Outside | None = None
     dropped_metadata: tuple[str, ...] = ()
 
 

@@ -36,6 +36,7 @@ KEYS = {
 }
 IMAGE_KEYS = {
     *("format", "width", "height", "hole_px", "crops", "model_px", "sha256_in", "sha256_out"),
+    "outside",
     "dropped_metadata",
 }
 DESIGN_SEGMENTS = {

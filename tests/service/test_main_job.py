@@ -64,6 +64,7 @@ def test_a_12_megapixel_photo_keeps_its_size_format_metadata_and_all_pixels_outs
     assert (image["format"], image["width"], image["height"]) == ("JPEG", width, height)
     assert 200 * 300 <= image["hole_px"] <= 240 * 340 + 1
     assert image["model_px"] < 0.05 * width * height
+    assert image["outside"] == "reencoded"
     assert image["dropped_metadata"] == []
 
 

@@ -18,7 +18,8 @@ from PIL import Image
 
 from tests.worker.bench import Bench, photo, rectangle, save_mask
 from watcher.wire import ItemDone, ItemFailed, ItemHeld, ItemIncomplete, Limits
-from watcher.worker.imaging.decode import FRESH_S, open_picture
+from watcher.worker.imaging.decode import open_picture
+from watcher.worker.imaging.files import FRESH_S
 from watcher.worker.imaging.refusals import IncompleteError, RefusedError
 
 if TYPE_CHECKING:

@@ -13,12 +13,14 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from tests.worker.bench import photo, rectangle
-from watcher.worker.imaging.decode import Picture, open_picture
+from watcher.worker.imaging.decode import open_picture
 from watcher.worker.imaging.masks import default_grow_px, fit_mask, grow, grown, read_mask
 from watcher.worker.imaging.refusals import IncompleteError, RefusedError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    from watcher.worker.imaging.picture import Picture
 
 WIDTH, HEIGHT = 203, 101
 MARK = rectangle(WIDTH, HEIGHT, (60, 20, 100, 60))

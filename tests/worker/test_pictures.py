@@ -18,7 +18,8 @@ from PIL import Image, ImageCms, ImageOps, JpegImagePlugin, PngImagePlugin
 from tests.worker.bench import FILL, Bench, photo, rectangle, save_mask, sha256
 from watcher.wire import ItemDone, ItemFailed, ItemHeld, ItemProgressed, Limits
 from watcher.worker.engines.protocol import FillError
-from watcher.worker.imaging.containers import jpeg_layout, png_layout
+from watcher.worker.imaging.formats.jpeg_layout import jpeg_layout
+from watcher.worker.imaging.formats.png_layout import png_layout
 from watcher.worker.imaging.masks import grown
 
 if TYPE_CHECKING:
@@ -636,7 +637,7 @@ def test_no_space_is_said_and_leaves_nothing(bench: Bench, monkeypatch: pytest.M
     def full(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr("watcher.worker.imaging.encode.os.utime", full)
+    monkeypatch.setattr("watcher.worker.imaging.files.os.utime", full)
     report = bench.serve(save(bench, RGB, "a.png"), mask_file(bench))
     assert isinstance(report, ItemFailed)
     assert report.code == "no_space"

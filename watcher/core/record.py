@@ -33,6 +33,7 @@ NO_IMAGE: Final[JsonObject] = {
     "model_px": None,
     "sha256_in": None,
     "sha256_out": None,
+    "outside": None,
     "dropped_metadata": [],
 }
 

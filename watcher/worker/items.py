@@ -21,6 +21,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import msgspec
 import numpy as np
 
 from watcher.wire import (
@@ -36,9 +37,10 @@ from watcher.worker.engines.protocol import DeviceLostError, DeviceMemoryError, 
 from watcher.worker.filling import fill_within_memory
 from watcher.worker.imaging.composite import canvas_for
 from watcher.worker.imaging.crops import cut, plan_crops, uncut, waves
-from watcher.worker.imaging.decode import open_picture, read_file
-from watcher.worker.imaging.encode import encode, encode_work_px, stage
+from watcher.worker.imaging.decode import open_picture
+from watcher.worker.imaging.files import read_file, stage
 from watcher.worker.imaging.masks import erased, grow, read_mask
+from watcher.worker.imaging.picture import Encoding
 from watcher.worker.imaging.refusals import IncompleteError, RefusedError
 from watcher.worker.phases import PhaseClock
 from watcher.worker.usage import rss_bytes
@@ -54,7 +56,8 @@ if TYPE_CHECKING:
     from watcher.worker.faults import Faults
     from watcher.worker.imaging.composite import Canvas
     from watcher.worker.imaging.crops import CropPlan
-    from watcher.worker.imaging.decode import Picture, SourceFile
+    from watcher.worker.imaging.files import SourceFile
+    from watcher.worker.imaging.picture import Picture, Pixels
 
     Mask = NDArray[np.bool_]
 
@@ -238,7 +241,7 @@ class ItemServer:
             )  # type: ignore[assignment]  # a subset of the codes
             raise RefusedError(code, refusal.reason, refusal.remedy) from refusal
 
-    def _find_mark(self, course: _Course, picture: Picture, pixels: NDArray[np.generic]) -> _Marked | None:
+    def _find_mark(self, course: _Course, picture: Picture, pixels: Pixels) -> _Marked | None:
         """Return the first source's mark; an empty mask file is a mark too: it says that nothing is to go."""
         for source in course.item.marks:
             if source == "mask" and course.mask is not None:
@@ -254,19 +257,19 @@ class ItemServer:
     def _unchanged(self, course: _Course, marks: MarkSource | None, reason: str) -> FromWorker:
         self._enter(course, "encode", 0)
         assert course.source is not None  # noqa: S101 - set before anything can be unchanged
+        assert course.image is not None  # noqa: S101 - likewise
+        course.image = msgspec.structs.replace(course.image, outside="identical")
         return self._done(course, "unchanged", marks, reason, course.source.data)
 
-    def _fill(
-        self, course: _Course, picture: Picture, pixels: NDArray[np.generic], marked: _Marked
-    ) -> FromWorker:
+    def _fill(self, course: _Course, picture: Picture, pixels: Pixels, marked: _Marked) -> FromWorker:
         hole = grow(marked.mask, course.item.grow_px)
         self._enter(course, "preprocess", course.picture_px)
         plans = plan_crops(hole, crop_pixels=self.limits.crop_pixels)
         canvas = canvas_for(picture, pixels, hole, marked.reopen)
         filled = self._fill_crops(course, canvas, hole, plans)
-        image = canvas.finish()
-        self._enter(course, "encode", encode_work_px(picture))
-        encoded = encode(picture, image, quality=course.item.quality, keep_metadata=course.item.keep_metadata)
+        result = canvas.finish()
+        self._enter(course, "encode", picture.encode_work_px)
+        encoded = picture.encode(result, Encoding(course.item.quality, course.item.keep_metadata))
         course.image = ImageFacts(
             format=picture.container,
             width=picture.width,
@@ -274,6 +277,7 @@ class ItemServer:
             hole_px=int(np.count_nonzero(hole)),
             crops=len(filled),
             model_px=sum(plan.model_px for plan in filled),
+            outside=encoded.outside,
             dropped_metadata=encoded.dropped_metadata,
         )
         return self._done(course, "done", marked.source, _coarse_reason(filled), encoded.data)

@@ -3,7 +3,7 @@
 Rules of this module:
 - A canvas works on a copy; only pixels inside the grown mask are ever written.
 - The picture's mode and depth stay: grey gets grey, a palette picture keeps its palette's used entries,
-  16-bit grey keeps its 16 bits outside the hole.
+  16-bit samples keep their 16 bits outside the hole, inks get inks.
 - Alpha is not filled. It changes only where `reopen` says so: pixels that a person erased come back opaque.
 - What lies under full transparency is no colour: the model sees the mean of the visible pixels there.
 """
@@ -16,14 +16,15 @@ import numpy as np
 from PIL import Image
 
 from watcher.worker.imaging.crops import mean_colour
-from watcher.worker.imaging.decode import palette_alpha
+from watcher.worker.imaging.inks import InkConversion
+from watcher.worker.imaging.picture import ALPHA_MODES, DEEP_MODES, Filled, Palette, palette_alpha
 from watcher.worker.imaging.refusals import RefusedError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from watcher.worker.imaging.crops import Rect
-    from watcher.worker.imaging.decode import Picture
+    from watcher.worker.imaging.picture import Picture, Pixels
 
     Mask = NDArray[np.bool_]
     Rgb = NDArray[np.uint8]
@@ -40,12 +41,12 @@ class Canvas(Protocol):
         """Write filled pixels of a box where `where` (the box's own, inside the grown mask) is True."""
         ...
 
-    def finish(self) -> Image.Image:
-        """Return the filled picture in its own mode; palette and `transparency` are set where it has them."""
+    def finish(self) -> Filled:
+        """Return the filled picture in its own mode."""
         ...
 
 
-def canvas_for(picture: Picture, pixels: NDArray[np.generic], hole: Mask, reopen: Mask | None) -> Canvas:
+def canvas_for(picture: Picture, pixels: Pixels, hole: Mask, reopen: Mask | None) -> Canvas:
     """Return the canvas for a decoded picture.
 
     Args:
@@ -56,27 +57,29 @@ def canvas_for(picture: Picture, pixels: NDArray[np.generic], hole: Mask, reopen
     """
     if picture.mode == "P":
         return _PaletteCanvas(picture, pixels.astype(np.uint8, copy=False), hole, reopen)
-    if picture.mode == "I;16":
-        return _DeepCanvas(picture, pixels.astype(np.uint16, copy=False))
-    return _PlainCanvas(picture, pixels, reopen)
+    if picture.mode in DEEP_MODES:
+        return _DeepCanvas(picture, pixels.astype(np.uint16, copy=False), hole, reopen)
+    if picture.mode == "CMYK":
+        return _InkCanvas(picture, pixels.astype(np.uint8, copy=False), hole)
+    return _PlainCanvas(picture, pixels, hole, reopen)
 
 
 class _PlainCanvas:
     """Modes 1, L, LA, RGB and RGBA."""
 
-    def __init__(self, picture: Picture, pixels: NDArray[np.generic], reopen: Mask | None) -> None:
+    def __init__(self, picture: Picture, pixels: Pixels, hole: Mask, reopen: Mask | None) -> None:
         self._mode = picture.mode
-        self._key = picture.image.info.get("transparency")
+        self._key = picture.transparency
         self._pixels = pixels.astype(np.uint8)
         if self._mode == "1":
             self._pixels *= np.uint8(255)
+        self._hole = hole
         self._reopen = reopen
 
     def rgb(self, box: Rect, hole: Mask) -> Rgb:
         part = self._pixels[box.slices]
-        colour = part if part.ndim == 2 else part[..., : 3 if part.shape[2] >= 3 else 1]  # noqa: PLR2004 - (h, w)
-        rgb = np.array(np.broadcast_to(colour.reshape(*part.shape[:2], -1), (*part.shape[:2], 3)))
-        if self._mode in ("LA", "RGBA"):
+        rgb = _as_rgb(part)
+        if self._mode in ALPHA_MODES:
             clear = part[..., -1] == 0
             rgb[clear] = mean_colour(rgb[~clear & ~hole])
         return rgb
@@ -88,7 +91,7 @@ class _PlainCanvas:
             part[where] = colour[:, 0]
         else:
             part[where, : colour.shape[1]] = colour
-        if self._reopen is not None and self._mode in ("LA", "RGBA"):
+        if self._reopen is not None and self._mode in ALPHA_MODES:
             part[where & self._reopen[box.slices], -1] = 255
 
     def _native(self, rgb: Rgb) -> Rgb:
@@ -101,45 +104,82 @@ class _PlainCanvas:
             colour[same, -1] ^= 1
         return colour
 
-    def finish(self) -> Image.Image:
+    def finish(self) -> Filled:
+        pixels: Pixels = self._pixels
         if self._mode == "1":
-            return Image.fromarray(self._pixels).convert("1", dither=Image.Dither.NONE)
-        image = Image.fromarray(self._pixels)
-        if self._key is not None:
-            image.info["transparency"] = self._key
-        return image
+            pixels = pixels >= 128  # noqa: PLR2004 - half of white
+        return Filled(pixels, self._hole)
 
 
 class _DeepCanvas:
-    """16-bit grey: the model sees each box stretched from its darkest to its brightest known value."""
+    """16 bits a sample: the model sees each box stretched from its darkest to its brightest known sample."""
 
-    def __init__(self, picture: Picture, pixels: NDArray[np.uint16]) -> None:
-        self._key = picture.image.info.get("transparency")
+    def __init__(self, picture: Picture, pixels: NDArray[np.uint16], hole: Mask, reopen: Mask | None) -> None:
+        self._key = picture.transparency
+        self._has_alpha = picture.mode in ALPHA_MODES
         self._pixels = pixels.copy()
+        self._planes = self._pixels.reshape(*pixels.shape[:2], -1)
+        self._colours = self._planes.shape[2] - (1 if self._has_alpha else 0)
+        self._hole = hole
+        self._reopen = reopen
         self._ranges: dict[Rect, tuple[int, int]] = {}
 
     def rgb(self, box: Rect, hole: Mask) -> Rgb:
-        part = self._pixels[box.slices]
-        known = part[~hole] if not hole.all() else part
-        low, high = int(known.min()), max(int(known.max()), int(known.min()) + 1)
+        part = self._planes[box.slices]
+        colour = part[..., : self._colours]
+        clear = part[..., -1] == 0 if self._has_alpha else np.zeros(hole.shape, np.bool_)
+        known = colour[~hole & ~clear]
+        low, high = _stretch(known if known.size else colour)
         self._ranges[box] = (low, high)
-        clipped = np.clip(part, low, high).astype(np.uint32) - low
-        grey = ((clipped * 255 + (high - low) // 2) // (high - low)).astype(np.uint8)
-        return np.repeat(grey[..., np.newaxis], 3, axis=2)
+        clipped = np.clip(colour, low, high).astype(np.uint32) - low
+        rgb = _as_rgb(((clipped * 255 + (high - low) // 2) // (high - low)).astype(np.uint8))
+        rgb[clear] = mean_colour(rgb[~clear & ~hole])
+        return rgb
 
     def paste(self, box: Rect, where: Mask, rgb: Rgb) -> None:
         low, high = self._ranges[box]
-        grey = _grey(rgb[where]).astype(np.uint32)
-        values = (low + (grey * (high - low) + 127) // 255).astype(np.uint16)
-        if self._key is not None:
-            values[values == self._key] ^= 1
-        self._pixels[box.slices][where] = values
+        colour = (_grey(rgb[where])[:, np.newaxis] if self._colours == 1 else rgb[where]).astype(np.uint32)
+        values = (low + (colour * (high - low) + 127) // 255).astype(np.uint16)
+        if self._key is not None and not self._has_alpha:
+            values[(values == np.asarray(self._key)).all(axis=1), -1] ^= 1
+        part = self._planes[box.slices]
+        part[where, : self._colours] = values
+        if self._reopen is not None and self._has_alpha:
+            part[where & self._reopen[box.slices], -1] = 65_535
 
-    def finish(self) -> Image.Image:
-        image = Image.fromarray(self._pixels)
-        if self._key is not None:
-            image.info["transparency"] = self._key
-        return image
+    def finish(self) -> Filled:
+        return Filled(self._pixels, self._hole)
+
+
+def _stretch(samples: NDArray[np.uint16]) -> tuple[int, int]:
+    """Return the least and the greatest of some samples, the second beyond the first."""
+    low = int(samples.min())
+    return low, max(int(samples.max()), low + 1)
+
+
+class _InkCanvas:
+    """CMYK: the model sees the colours that the inks print, and its colours are printed with inks."""
+
+    def __init__(self, picture: Picture, inks: NDArray[np.uint8], hole: Mask) -> None:
+        self._conversion = InkConversion(picture.icc_profile)
+        self._inks = inks.copy()
+        self._hole = hole
+
+    def rgb(self, box: Rect, hole: Mask) -> Rgb:  # noqa: ARG002 - there is no alpha to hide under
+        return self._conversion.to_rgb(self._inks[box.slices])
+
+    def paste(self, box: Rect, where: Mask, rgb: Rgb) -> None:
+        self._inks[box.slices][where] = self._conversion.from_rgb(rgb[where][np.newaxis])[0]
+
+    def finish(self) -> Filled:
+        return Filled(self._inks, self._hole)
+
+
+def _as_rgb(part: NDArray[np.uint8]) -> Rgb:
+    """Return a fresh RGB copy of pixels in mode L, LA, RGB or RGBA."""
+    colour = part if part.ndim == 2 else part[..., : 3 if part.shape[2] >= 3 else 1]  # noqa: PLR2004 - (h, w)
+    shape = part.shape[:2]
+    return np.array(np.broadcast_to(colour.reshape(*shape, -1), (*shape, 3)))
 
 
 class _PaletteCanvas:
@@ -154,12 +194,11 @@ class _PaletteCanvas:
         self._indices = indices.copy()
         self._hole = hole
         self._reopen = reopen
-        self._key = picture.image.info.get("transparency")
         palette = picture.image.getpalette("RGB") or []
         self._entries = min(256, len(palette) // 3)
         self._colours = np.zeros((256, 3), np.uint8)
         self._colours[: self._entries] = np.array(palette[: 3 * self._entries], np.uint8).reshape(-1, 3)
-        self._alphas = palette_alpha(self._key)
+        self._alphas = palette_alpha(picture.transparency)
         self._rgb = self._colours[indices]
 
     def rgb(self, box: Rect, hole: Mask) -> Rgb:
@@ -171,14 +210,15 @@ class _PaletteCanvas:
     def paste(self, box: Rect, where: Mask, rgb: Rgb) -> None:
         self._rgb[box.slices][where] = rgb[where]
 
-    def finish(self) -> Image.Image:
+    def finish(self) -> Filled:
         wanted = self._wanted_alpha()
         opaque = self._hole & (wanted == 255)  # noqa: PLR2004 - fully opaque
         if opaque.any():
             self._assign(opaque)
         for alpha in np.unique(wanted[self._hole & ~opaque & (wanted > 0)]):
             self._nearest_of(self._hole & (wanted == alpha), np.flatnonzero(self._alphas == alpha))
-        return self._image()
+        palette = Palette(self._colours[: max(self._entries, 1)], self._alphas)
+        return Filled(self._indices, self._hole, palette)
 
     def _wanted_alpha(self) -> NDArray[np.uint8]:
         wanted: NDArray[np.uint8] = self._alphas[self._indices]
@@ -210,17 +250,6 @@ class _PaletteCanvas:
 
     def _nearest_of(self, where: Mask, candidates: NDArray[np.intp]) -> None:
         self._indices[where] = candidates[_nearest(self._rgb[where], self._colours[candidates])]
-
-    def _image(self) -> Image.Image:
-        height, width = self._indices.shape
-        image = Image.frombytes("P", (width, height), self._indices.tobytes())
-        image.putpalette(self._colours[: max(self._entries, 1)].tobytes(), "RGB")
-        clear = np.flatnonzero(self._alphas < 255)  # noqa: PLR2004 - not fully opaque
-        if isinstance(self._key, bytes) and clear.size:
-            image.info["transparency"] = self._alphas[: int(clear[-1]) + 1].tobytes()
-        elif isinstance(self._key, int) and clear.size:
-            image.info["transparency"] = self._key
-        return image
 
 
 def _grey(rgb: Rgb) -> NDArray[np.uint8]:

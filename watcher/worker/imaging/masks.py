@@ -15,13 +15,16 @@ from typing import TYPE_CHECKING
 import cv2
 import numpy as np
 
-from watcher.worker.imaging.decode import open_picture, to_stored, to_viewed
+from watcher.worker.imaging.decode import open_picture
+from watcher.worker.imaging.inks import InkConversion
+from watcher.worker.imaging.orientation import to_stored, to_viewed
+from watcher.worker.imaging.picture import DEEP_MODES
 from watcher.worker.imaging.refusals import IncompleteError, RefusedError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from watcher.worker.imaging.decode import Picture
+    from watcher.worker.imaging.picture import Picture, Pixels
 
     Mask = NDArray[np.bool_]
 
@@ -81,16 +84,17 @@ def white_of(mask: Picture) -> Mask:
     return drawn if drawn.any() else visible
 
 
-def _luminance(mask: Picture, pixels: NDArray[np.generic]) -> NDArray[np.uint8]:
+def _luminance(mask: Picture, pixels: Pixels) -> NDArray[np.uint8]:
     if mask.mode == "1":
         return pixels.astype(np.uint8) * np.uint8(255)
-    if mask.mode == "I;16":
-        return (pixels.astype(np.uint16) >> 8).astype(np.uint8)
-    if mask.mode in ("P", "RGB", "RGBA"):
-        return (
-            np.asarray(mask.image.convert("RGB").convert("L")) if mask.mode == "P" else _grey(pixels[..., :3])
-        )
-    return (pixels[..., 0] if mask.mode == "LA" else pixels).astype(np.uint8, copy=False)
+    if mask.mode == "P":
+        return np.asarray(mask.image.convert("RGB").convert("L"))
+    if mask.mode == "CMYK":
+        return _grey(InkConversion(mask.icc_profile).to_rgb(pixels.astype(np.uint8, copy=False)))
+    if mask.mode in DEEP_MODES:
+        pixels = (pixels.astype(np.uint16, copy=False) >> 8).astype(np.uint8)
+    plain = pixels.reshape(*pixels.shape[:2], -1)
+    return _grey(plain[..., :3]) if plain.shape[2] >= 3 else plain[..., 0].astype(np.uint8, copy=False)  # noqa: PLR2004 - R, G, B
 
 
 def _grey(rgb: NDArray[np.generic]) -> NDArray[np.uint8]:
@@ -189,7 +193,7 @@ def grow(mask: Mask, grow_px: int | None) -> Mask:
     return result
 
 
-def erased(picture: Picture, pixels: NDArray[np.generic]) -> Mask | None:
+def erased(picture: Picture, pixels: Pixels) -> Mask | None:
     """Return the fully transparent pixels of a decoded picture, or None where there are none."""
     alpha = picture.alpha(pixels)
     if alpha is None:
