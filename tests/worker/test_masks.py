@@ -38,7 +38,7 @@ def opened(width: int = WIDTH, height: int = HEIGHT) -> Picture:
 
 
 def read(data: bytes) -> NDArray[np.bool_]:
-    return read_mask(data, opened(), max_pixels=10**8)
+    return read_mask(data, opened(), max_pixels=10**8).mask
 
 
 def with_alpha(colour: NDArray[np.uint8], alpha: NDArray[np.uint8]) -> Image.Image:

@@ -595,6 +595,22 @@ def test_an_all_white_mask_is_refused(bench: Bench) -> None:
     assert report.image is not None
 
 
+def test_a_mask_over_most_of_the_picture_is_asked_about(bench: Bench) -> None:
+    source = save(bench, Image.fromarray(PHOTO), "a.png")
+    report, _ = bench.done(source, mask_file(bench, ~rectangle(W, H, (0, 0, 60, H))), grow_px=0)
+    assert report.reason is not None
+    assert "is the mask inverted?" in report.reason
+    assert bench.done(source, mask_file(bench))[0].reason is None
+
+
+def test_a_scaled_mask_is_said(bench: Bench) -> None:
+    source = save(bench, Image.fromarray(PHOTO), "a.png")
+    small = mask_file(bench, MARK[::2, ::2])
+    report, _ = bench.done(source, small)
+    height, width = MARK[::2, ::2].shape
+    assert report.reason == f"the mask was scaled from {width}x{height} to the picture's size"
+
+
 def test_a_mask_of_another_picture_is_refused(bench: Bench) -> None:
     report = bench.serve(save(bench, RGB, "a.png"), mask_file(bench, rectangle(50, 100, (1, 1, 9, 9))))
     assert isinstance(report, ItemFailed)

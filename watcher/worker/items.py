@@ -39,7 +39,7 @@ from watcher.worker.imaging.composite import canvas_for
 from watcher.worker.imaging.crops import cut, plan_crops, uncut, waves
 from watcher.worker.imaging.decode import open_picture
 from watcher.worker.imaging.files import read_file, stage
-from watcher.worker.imaging.masks import erased, grow, read_mask
+from watcher.worker.imaging.masks import erased, grow, note_of_inversion, read_mask
 from watcher.worker.imaging.picture import Encoding
 from watcher.worker.imaging.refusals import IncompleteError, RefusedError
 from watcher.worker.phases import PhaseClock
@@ -70,11 +70,13 @@ class _Marked:
         source: where from.
         mask: bool, stored orientation, not grown.
         reopen: erased pixels that come back opaque, or None.
+        notes: what a person should know of it.
     """
 
     source: MarkSource
     mask: Mask
     reopen: Mask | None = None
+    notes: tuple[str | None, ...] = ()
 
 
 @dataclass(slots=True)
@@ -245,9 +247,8 @@ class ItemServer:
         """Return the first source's mark; an empty mask file is a mark too: it says that nothing is to go."""
         for source in course.item.marks:
             if source == "mask" and course.mask is not None:
-                return _Marked(
-                    source, read_mask(course.mask.data, picture, max_pixels=self.limits.max_pixels)
-                )
+                file = read_mask(course.mask.data, picture, max_pixels=self.limits.max_pixels)
+                return _Marked(source, file.mask, notes=(file.note, note_of_inversion(file.mask)))
             if source == "alpha":
                 clear = erased(picture, pixels)
                 if clear is not None:
@@ -280,7 +281,8 @@ class ItemServer:
             outside=encoded.outside,
             dropped_metadata=encoded.dropped_metadata,
         )
-        return self._done(course, "done", marked.source, _coarse_reason(filled), encoded.data)
+        notes = [note for note in (*marked.notes, _coarse_note(filled)) if note is not None]
+        return self._done(course, "done", marked.source, "; ".join(notes) or None, encoded.data)
 
     def _fill_crops(
         self, course: _Course, canvas: Canvas, hole: Mask, plans: list[CropPlan]
@@ -364,7 +366,7 @@ def _file_bytes(item: Item) -> int:
     return size_bytes
 
 
-def _coarse_reason(plans: list[CropPlan]) -> str | None:
+def _coarse_note(plans: list[CropPlan]) -> str | None:
     """Say which holes were too large for native scale, or nothing."""
     coarse = [plan for plan in plans if plan.scale < 1]
     if not coarse:

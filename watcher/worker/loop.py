@@ -55,9 +55,7 @@ if TYPE_CHECKING:
 _STDOUT, _STDERR = 1, 2
 _REPORT_BUG = "restart the service; if it comes back, report it with the worker's log"
 _FRESH_ONE = "nothing to do: a fresh worker is started"
-_SELF_TEST_REMEDY = (
-    "verify the weights by: watcher models verify; if they are right, set `device` under `[engine]` to cpu"
-)
+_SELF_TEST_REMEDY = "set `device` under `[engine]` to cpu; if that does not help, replace the model's weights"
 _UPGRADE = "the service and its workers are of different versions: restart the service after an upgrade"
 
 

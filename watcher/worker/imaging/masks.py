@@ -10,6 +10,7 @@ Rules of this module:
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import cv2
@@ -33,21 +34,33 @@ GROW_MIN_PX = 4
 GROW_SHARE = 0.005
 COVERED_LIMIT = 0.95
 """A grown mask over more than this share of the picture leaves nothing worth filling from."""
+MOSTLY_WHITE = 0.6
+"""People who mark by hand cover less; a mask with black and white the wrong way round covers more."""
 _MAX_SCALE = 16
 """A mask more than this many times smaller or larger than its picture was not made for it."""
 _BAND_ROWS = 512
 
 
-def read_mask(data: bytes, picture: Picture, *, max_pixels: int) -> Mask:
+@dataclass(frozen=True, slots=True)
+class MaskFile:
+    """A decoded mask file.
+
+    Attributes:
+        mask: bool, (height, width) of the picture as stored; True is hole. May be all False.
+        note: what a person should know of it, or None.
+    """
+
+    mask: Mask
+    note: str | None = None
+
+
+def read_mask(data: bytes, picture: Picture, *, max_pixels: int) -> MaskFile:
     """Decode a mask file for a picture.
 
     Args:
         data: the mask file's bytes.
         picture: the opened picture.
         max_pixels: limit for the mask itself.
-
-    Returns:
-        Bool, (height, width) of the picture as stored; True is hole. May be all False.
 
     Raises:
         IncompleteError: the mask file has no end yet.
@@ -64,7 +77,11 @@ def read_mask(data: bytes, picture: Picture, *, max_pixels: int) -> Mask:
             f"the mask cannot be used: {refusal.reason}",
             "save the mask as a black and white PNG of the picture's size",
         ) from refusal
-    return np.ascontiguousarray(to_stored(fit_mask(viewed, picture.viewed_size), picture.orientation))
+    fitted = fit_mask(viewed, picture.viewed_size)
+    note = None
+    if fitted.shape != viewed.shape:
+        note = f"the mask was scaled from {viewed.shape[1]}x{viewed.shape[0]} to the picture's size"
+    return MaskFile(np.ascontiguousarray(to_stored(fitted, picture.orientation)), note)
 
 
 def white_of(mask: Picture) -> Mask:
@@ -191,6 +208,14 @@ def grow(mask: Mask, grow_px: int | None) -> Mask:
             "mark only what is to go: white is filled, black stays (is the mask inverted?)",
         )
     return result
+
+
+def note_of_inversion(mask: Mask) -> str | None:
+    """Ask whether a mask over most of the picture is the wrong way round; None for an ordinary one."""
+    covered = float(mask.mean())
+    if covered <= MOSTLY_WHITE:
+        return None
+    return f"the mask covers {covered:.0%} of the picture: white is what goes (is the mask inverted?)"
 
 
 def erased(picture: Picture, pixels: Pixels) -> Mask | None:
