@@ -185,6 +185,7 @@ def test_init_where_a_file_is_in_the_way(shell: Shell, tmp_path: Path) -> None:
 # --- errors ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.kind("PD19")
 def test_errors_are_three_lines_each_and_no_traceback(shell: Shell, tmp_path: Path) -> None:
     config = tmp_path / "w.toml"
     config.write_text(
@@ -253,6 +254,7 @@ def test_usage_errors_end_with_2(shell: Shell, arguments: list[str]) -> None:
     assert shell(*arguments).code == 2
 
 
+@pytest.mark.kind("PD19")
 def test_an_internal_error_is_one_line_and_a_file(
     shell: Shell, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -27,7 +27,7 @@ Phase = Literal["read", "decode", "mask", "preprocess", "inference", "composite"
 MarkSource = Literal["mask", "marked_copy", "sidecar", "colour", "alpha", "regions"]
 Outside = Literal["identical", "blocks", "reencoded"]
 """What is true of the pixels outside the grown mask: all bit-identical; bit-identical but for the JPEG blocks
-that the mask touches; or decoded and encoded again."""
+that the mask touches, and one pixel beside them where chroma is sampled coarsely; or all encoded again."""
 FailureCode = Literal[
     "undecodable",  # complete, and no decoder reads it
     "unsupported",  # recognised, and deliberately not served (RAW, animation, multi-page, ...)

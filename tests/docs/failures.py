@@ -34,15 +34,18 @@ GROUPS: Final[Mapping[str, str]] = {
     "H": "Permissions, mounts, services",
     "I": "Long runs",
     "W": "The resident worker",
+    "PA": "Pictures: size, channels, masks",
+    "PC": "Pictures: files, formats, metadata",
+    "PD": "The model file, its packages, the service around them",
 }
 
 OPENING: Final = """\
 # Failures that others met
 
-Programs that watch a folder, and services that keep a model in a process, have failed in many ways. Each row
-is one kind of failure that people reported of some such program, and the tests that hold this one against it.
-Those in `tests/service` run the real service on real files. A test names its kinds with
-`@pytest.mark.kind("A1")`.
+Programs that watch a folder, services that keep a model in a process, and tools that fill parts of pictures
+have failed in many ways. Each row is one kind of failure that people reported of some such program, and the
+tests that hold this one against it. Those in `tests/service` run the real service on real files, those in
+`tests/worker` the worker on real pictures. A test names its kinds with `@pytest.mark.kind("A1")`.
 
 This page is written by `python -m tests.docs.failures --write` from `tests/service/kinds.py` and those marks.
 """
@@ -93,10 +96,15 @@ def written(marks: Iterable[Mark]) -> str:
     for mark in marks:
         held.setdefault(mark.kind, []).append(mark)
     parts = [OPENING]
-    for letter, title in GROUPS.items():
-        rows = [_row(kind, held.get(kind, [])) for kind in KINDS if kind[0] == letter]
+    for letters, title in GROUPS.items():
+        rows = [_row(kind, held.get(kind, [])) for kind in KINDS if group_of(kind) == letters]
         parts.append(f"\n## {title}\n\n| kind | what others met | held by |\n|---|---|---|\n" + "".join(rows))
     return "".join(parts)
+
+
+def group_of(kind: str) -> str:
+    """The letters that a kind begins with."""
+    return kind.rstrip("0123456789")
 
 
 def test_files() -> list[Path]:

@@ -7,6 +7,7 @@ import sys
 import warnings
 from typing import TYPE_CHECKING, Any
 
+import pytest
 import torch
 from torch import Tensor, nn
 
@@ -16,8 +17,6 @@ from watcher.worker.engines.auto import AutoEngine
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
-
-    import pytest
 
     from watcher.wire import EngineFacts
     from watcher.worker.engines.protocol import Crop
@@ -50,6 +49,7 @@ def test_verified_weights_mean_lama(stand_in: Any) -> None:
     assert engine.device().evidence.parameters == "cpu"
 
 
+@pytest.mark.kind("PD5", "PD6")
 def test_no_weights_mean_patchmatch_and_the_way_to_get_them(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -60,6 +60,7 @@ def test_no_weights_mean_patchmatch_and_the_way_to_get_them(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.kind("PD1")
 def test_wrong_weights_mean_patchmatch_and_what_is_wrong(stand_in: Any) -> None:
     facts = started(stand_in.choice(name="auto", weights_sha256="0" * 64)).facts()
     assert_patchmatch_because(facts, f"has sha256 {stand_in.sha256}", "the configuration names 0000")

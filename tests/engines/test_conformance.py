@@ -39,6 +39,7 @@ def engine(request: pytest.FixtureRequest, stand_in: Any) -> Engine:
     return built
 
 
+@pytest.mark.kind("PA1", "PA4")
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: "x".join(map(str, shape)))
 def test_the_result_has_the_crops_shape_and_the_hole_is_changed(
     engine: Engine, noise_crop: Callable[[int, int], Crop], shape: tuple[int, int]
@@ -50,6 +51,7 @@ def test_the_result_has_the_crops_shape_and_the_hole_is_changed(
     assert (filled[crop.hole] != crop.pixels[crop.hole]).any()
 
 
+@pytest.mark.kind("PA16")
 def test_the_arrays_of_the_caller_stay_as_they_are(
     engine: Engine, noise_crop: Callable[[int, int], Crop]
 ) -> None:

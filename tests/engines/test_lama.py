@@ -115,6 +115,7 @@ def flat_crop(value: int, *, side: int = 128) -> Crop:
     return Crop(pixels=np.full((side, side, 3), value, dtype=np.uint8), hole=hole)
 
 
+@pytest.mark.kind("PD8")
 @pytest.mark.parametrize("shape", [(64, 64), (64, 200), (256, 136)])
 def test_the_result_is_bit_for_bit_what_simple_lama_gives(
     stand_in: Any,
@@ -290,6 +291,7 @@ def test_a_sticky_device_error_says_that_the_process_must_end(
         engine.fill([noise_crop(64, 64)])
 
 
+@pytest.mark.kind("PD8")
 @pytest.mark.parametrize(
     ("package", "remedy"),
     [
@@ -316,6 +318,7 @@ def test_a_file_with_the_right_hash_that_is_no_torchscript(tmp_path: Path, stand
     assert engine.model_loads == 0
 
 
+@pytest.mark.kind("PD1")
 def test_a_file_swapped_between_its_check_and_its_load_is_refused(
     stand_in: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -333,6 +336,7 @@ def test_a_file_swapped_between_its_check_and_its_load_is_refused(
         LamaEngine(stand_in.choice(weights_path=str(path))).load()
 
 
+@pytest.mark.kind("PD10", "PD12")
 def test_threads_and_determinism_are_set_before_the_first_call(stand_in: Any) -> None:
     """In a process of its own: both settings hold for the whole process."""
     code = (

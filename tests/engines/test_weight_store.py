@@ -67,6 +67,7 @@ def test_the_pinned_hash_is_accepted_in_any_case(weights: Path) -> None:
     assert (verified.path, verified.sha256) == (weights, sha256_of(weights))
 
 
+@pytest.mark.kind("PD1")
 @pytest.mark.parametrize(
     ("content", "said"),
     [
@@ -90,6 +91,7 @@ def test_the_usual_accidents_are_named(tmp_path: Path, content: bytes, said: str
     assert "[model]" in caught.value.remedy
 
 
+@pytest.mark.kind("PD1")
 @pytest.mark.parametrize("known", store.KNOWN, ids=lambda known: known.title)
 def test_the_right_size_is_not_enough(tmp_path: Path, known: store.KnownWeights) -> None:
     path = sparse(tmp_path / "big-lama.pt", known.size_bytes)
@@ -97,6 +99,7 @@ def test_the_right_size_is_not_enough(tmp_path: Path, known: store.KnownWeights)
         store.verify(path)
 
 
+@pytest.mark.kind("PD1", "PD2")
 def test_a_wrong_size_is_refused_without_hashing(tmp_path: Path, hashed: list[str]) -> None:
     path = sparse(tmp_path / "big-lama.pt", store.PUBLISHED.size_bytes - 1)
     for pinned in (None, store.PUBLISHED.sha256):
@@ -105,6 +108,7 @@ def test_a_wrong_size_is_refused_without_hashing(tmp_path: Path, hashed: list[st
     assert hashed == []
 
 
+@pytest.mark.kind("PD4")
 def test_a_known_file_is_good_unless_another_is_pinned(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, weights: Path
 ) -> None:
@@ -147,6 +151,7 @@ def test_a_named_place_without_a_file_is_an_error_even_if_the_cache_has_one(tmp_
         store.locate(EngineChoice(model_cache_dir=str(tmp_path)), {"LAMA_MODEL": str(tmp_path / "gone.pt")})
 
 
+@pytest.mark.kind("PD3")
 def test_known_weights_are_found_in_the_cache_by_their_hash(tmp_path: Path) -> None:
     for known in store.KNOWN:
         path = sparse(tmp_path / store.cached_name(known.sha256), known.size_bytes)
@@ -200,6 +205,7 @@ def test_a_remembered_hash_is_still_compared_with_what_is_wanted(
         store.verify(weights, pinned_sha256="0" * 64, memory=memory)
 
 
+@pytest.mark.kind("PD1")
 def test_a_file_rewritten_with_its_old_size_and_time_is_hashed_again(
     tmp_path: Path, weights: Path, later: Callable[[float], None]
 ) -> None:
@@ -263,6 +269,7 @@ def test_the_memory_is_bounded(tmp_path: Path, later: Callable[[float], None]) -
     assert stat.S_ISREG(memory.stat().st_mode)
 
 
+@pytest.mark.kind("PD1")
 def test_a_file_that_changes_while_it_is_hashed_is_refused(
     weights: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -229,12 +229,14 @@ def declared(root: Path) -> list[str]:
     return [*project["build-system"]["requires"], *project["project"]["dependencies"], *extras, *groups]
 
 
+@pytest.mark.kind("PD8")
 def test_every_declared_dependency_is_pinned_within_its_range(root: Path, pins: dict[str, Version]) -> None:
     for line in declared(root):
         requirement = Requirement(line)
         assert pins[canonicalize_name(requirement.name)] in requirement.specifier, line
 
 
+@pytest.mark.kind("PD10")
 def test_pins_hold_no_build_for_one_kind_of_device(pins: dict[str, Version]) -> None:
     assert "torch" in pins
     assert not [name for name in pins if name.startswith(("torchvision", "nvidia", "cuda", "triton"))]

@@ -57,6 +57,7 @@ def test_holds_every_module_and_nothing_that_is_not_the_product(root: Path, cont
     ]
 
 
+@pytest.mark.kind("PD8")
 def test_declares_the_command_and_its_needs(wheel: Path, contents: set[str]) -> None:
     archive = zipfile.ZipFile(wheel)
     (entry_points,) = (name for name in contents if name.endswith("entry_points.txt"))

@@ -1,8 +1,10 @@
-"""The kinds of failure that programs that watch folders met, each held by a test against the real service.
+"""The kinds of failure that programs met that watch folders, keep a model in a process, or take in pictures.
 
 Rules of this file:
-- A kind is named by its letter and number. A test that holds it carries `@pytest.mark.kind("A1")`; several
+- A kind is named by its letters and number. A test that holds it carries `@pytest.mark.kind("A1")`; several
   tests may hold one kind, and one test several kinds.
+- Kinds of pictures begin with P: PA is size, channels and masks, PC files, formats and metadata, PD the model
+  file, its packages and the service around them. PB (quality, seams, speed, memory of the fill) is to come.
 - What cannot be run on this system is in `NOT_HERE`, with the reason, and what holds the decision instead.
 - `tests/docs/test_kinds.py` keeps marks, this list and `docs/FAILURES.md` together.
 """
@@ -161,6 +163,57 @@ KINDS: Final[dict[str, str]] = {
     "W59": "the service is killed while the model loads",
     "W60": "a small /dev/shm crashes the worker",
     "W61": "a Windows service does not start after an upgrade",
+    # pictures: size, channels, masks
+    "PA1": "the result is larger than the picture: it was padded and never cropped",
+    "PA2": "a picture or mask that is not plain RGB or grey ends in an error about channels",
+    "PA3": "a picture whose sides are no multiples of 8 ends in an error",
+    "PA4": "a tiny or very narrow picture ends in an error about padding",
+    "PA6": "a mask saved as JPEG marks its noise too: the whole picture, or a halo, is filled",
+    "PA7": "the soft edge of a mask counts as marked, or as not, as it comes",
+    "PA8": "the rim of what was marked stays, since the mask is tight",
+    "PA9": "the mask is inverted: all but the mark is filled",
+    "PA10": "a mask of another shape is stretched over the picture without a word",
+    "PA11": "nothing was marked, and the unchanged picture is reported as done",
+    "PA12": "everything is marked: a picture is made up",
+    "PA14": "of two pictures whose names differ in their suffix only, one is lost",
+    "PA15": "files are passed over without a word, and the run is called a success",
+    "PA16": "the picture that was handed in is changed by the filling",
+    # pictures: files, formats, metadata
+    "PC1": "a portrait photo comes back on its side: its orientation was dropped",
+    "PC2": "a photo comes back turned twice: its pixels were turned, and its tag stayed",
+    "PC3": "EXIF, GPS and dates are lost; or the old thumbnail still shows what was removed",
+    "PC4": "colours are dull: the colour profile was dropped",
+    "PC5": "saving fails on a profile that is not of the picture's kind",
+    "PC6": "transparent parts come back black",
+    "PC7": "files come back many times larger",
+    "PC8": "a JPEG comes back visibly worse; a lossless WebP comes back lossy",
+    "PC9": "a picture of 16 bits comes back white, or with 8 bits",
+    "PC10": "a CMYK picture comes back negative, or with other colours",
+    "PC12": "a HEIC photo is not taken, and nobody says what to do",
+    "PC13": "a file that is still being copied fails for good, and ends the batch",
+    "PC14": "a picture that unpacks to gigabytes kills the process; a large scan is refused",
+    "PC16": "a name with other letters than English ones cannot be opened",
+    "PC19": "gamma, colour codes, resolution, texts: lost without a word",
+    # the model file, its packages, the service around it
+    "PD1": "half a model file, or a web page in its place, is trusted for ever",
+    "PD2": "a download that ended early counts as complete",
+    "PD3": "two different model files have one name, and one is taken for the other",
+    "PD4": "a good model file is refused, since two exports are confused",
+    "PD5": "the first run leaves folders of the downloader behind",
+    "PD6": "it does not start without a network",
+    "PD7": "a model file saved on a GPU does not load on a machine without one",
+    "PD8": "the model's package demands an old Pillow",
+    "PD9": "OpenCV needs a display's libraries on a server, or is installed twice",
+    "PD10": "a torchvision of another build breaks torch",
+    "PD11": "a module that newer Pythons no longer have is imported",
+    "PD12": "the model's format is deprecated: each start warns, or ends",
+    "PD13": "loading the model in a thread hangs",
+    "PD14": "own results are served again, or failed files tried again, without end",
+    "PD15": "a file is picked up while it is being copied, or never again",
+    "PD16": "a broken file is tried for ever",
+    "PD17": "the worker's start fails where processes are spawned",
+    "PD18": "one bad file ends the batch, and later ones are not done",
+    "PD19": "it ends without a word",
 }
 
 NOT_HERE: Final[dict[str, str]] = {
@@ -172,4 +225,5 @@ NOT_HERE: Final[dict[str, str]] = {
     "W28": "as W27",
     "W33": "Windows is not supported",
     "W61": "Windows is not supported",
+    "PD17": "a decision: workers are started by exec and spoken to by pipes; nothing is pickled",
 }

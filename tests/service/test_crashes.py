@@ -259,7 +259,7 @@ def test_a_one_shot_killed_in_mid_item_costs_no_picture(new_service: NewService)
     assert record["worker"]["pid"] != cold
 
 
-@pytest.mark.kind("D7", "W18", "W21")
+@pytest.mark.kind("D7", "W18", "W21", "PD16")
 def test_a_poison_picture_is_quarantined_and_its_neighbours_are_done_once(new_service: NewService) -> None:
     service = new_service("[arrivals]", "quiet_s = 0.3", faults="crash@poison.png").start()
     service.put("poison.png", expect=False)

@@ -134,7 +134,7 @@ def test_a_picture_deleted_before_it_is_read_is_gone_without_a_fuss(new_service:
     service.assert_sound()
 
 
-@pytest.mark.kind("F4")
+@pytest.mark.kind("F4", "PA14")
 def test_names_that_differ_only_in_their_suffix_do_not_overwrite_each_other(service: Service) -> None:
     for name in ("same/a.png", "same/a.PNG", "other/a.png"):
         service.put(name)

@@ -48,7 +48,7 @@ NO_END = {
 }
 
 
-@pytest.mark.kind("C10")
+@pytest.mark.kind("C10", "PC13", "PC14", "PD14", "PD16", "PD18")
 def test_bad_files_fail_with_a_note_each_and_good_ones_are_served(new_service: NewService) -> None:
     service = new_service("[arrivals]", "quiet_s = 0.2").start()
     for name, data in BAD.items():
@@ -102,7 +102,7 @@ def test_retry_of_a_failed_job_tries_once_more_and_says_so_again(service: Servic
     wait_until(lambda: service.wait_note("failed", "stubborn.png")["job"] == second["job"], "a note of it")
 
 
-@pytest.mark.kind("A5", "A13")
+@pytest.mark.kind("A5", "A13", "PC13")
 def test_a_young_file_without_an_end_waits_and_is_served_when_it_grows(service: Service) -> None:
     """Case A5: a decode failure of a young file is no failure."""
     for name, data in NO_END.items():

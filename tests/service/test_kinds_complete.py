@@ -167,7 +167,7 @@ def rest_from_writing(path: Path) -> None:
     wait_until(lambda: time.time() - path.stat().st_mtime > 0.7, "a while without a change")
 
 
-@pytest.mark.kind("A6")
+@pytest.mark.kind("A6", "PD15")
 @pytest.mark.parametrize(
     ("name", "program"),
     [
@@ -341,7 +341,7 @@ CUTS: Final = (
 )
 
 
-@pytest.mark.kind("A5", "A8", "A13")
+@pytest.mark.kind("A5", "A8", "A13", "PC13")
 def test_half_a_file_is_no_failure_while_it_is_young_and_is_served_when_the_rest_comes(
     service: Service,
 ) -> None:
@@ -379,7 +379,7 @@ def test_a_file_that_is_only_reserved_is_not_there_yet(service: Service) -> None
     assert_done_once(service, "reserved.png", data)
 
 
-@pytest.mark.kind("A5")
+@pytest.mark.kind("A5", "PC13", "PA15")
 def test_half_a_file_that_stays_so_fails_with_a_note_and_is_not_lost(impatient: Service) -> None:
     cut = Cut("PNG", reserved=False, completed="refill")
     path = impatient.inbox / "abandoned.png"

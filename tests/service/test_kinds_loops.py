@@ -63,7 +63,7 @@ NESTED: Final[Mapping[str, tuple[str, str]]] = {
 EVERY_WAY: Final = tuple(product(PAIRS, NESTED, WAYS, ("run", "once")))
 
 
-@pytest.mark.kind("E1", "E3")
+@pytest.mark.kind("E1", "E3", "PD14")
 @pytest.mark.parametrize(
     "asked",
     [
@@ -268,7 +268,7 @@ def test_everything_that_the_program_itself_writes_is_no_picture_in_the_inbox(
 
 
 @pytest.mark.soak
-@pytest.mark.kind("E1", "E2")
+@pytest.mark.kind("E1", "E2", "PD14")
 def test_a_result_that_is_moved_into_the_inbox_is_copied_once_where_unmarked_pictures_are(
     new_service: NewService,
 ) -> None:

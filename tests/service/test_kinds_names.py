@@ -49,7 +49,7 @@ TWINS = (
 )
 
 
-@pytest.mark.kind("F3", "F4")
+@pytest.mark.kind("F3", "F4", "PA14")
 @pytest.mark.parametrize("names", TWINS, ids=" and ".join)
 def test_names_that_are_nearly_one_have_a_result_each(service: Service, names: tuple[str, str]) -> None:
     for name in names:
@@ -128,7 +128,7 @@ def test_a_refused_name_survives_a_kill_between_its_seal_and_its_rename(new_serv
     service.assert_sound()
 
 
-@pytest.mark.kind("F5")
+@pytest.mark.kind("F5", "PC16")
 def test_names_as_long_as_they_can_be(service: Service) -> None:
     """The version, the note and the stage of such a name would be longer than a name can be."""
     stem = "x" * (NAME_BYTES - len(".png"))
@@ -174,7 +174,7 @@ ODD = (
 )
 
 
-@pytest.mark.kind("F5")
+@pytest.mark.kind("F5", "PC16")
 def test_odd_names_are_served_and_every_line_that_tells_of_them_is_one_line(service: Service) -> None:
     lines = log_lines(service)
     for name in ODD:

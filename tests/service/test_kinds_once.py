@@ -178,7 +178,7 @@ def test_a_death_before_each_step_of_a_run_one_after_the_other(
         wait_until(lambda: relative_files(service.inbox) == set(), "every source to go")
 
 
-@pytest.mark.kind("D3")
+@pytest.mark.kind("D3", "PD19")
 @pytest.mark.parametrize(
     "step",
     [

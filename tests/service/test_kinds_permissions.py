@@ -182,7 +182,7 @@ def test_a_mount_that_is_away_for_a_while_changes_nothing(tmp_path: Path) -> Non
 PERMITTED: Final = Rules()
 
 
-@pytest.mark.kind("H5", "W57")
+@pytest.mark.kind("H5", "W57", "PD19")
 @pytest.mark.parametrize(
     ("name", "denied", "told"),
     [

@@ -205,7 +205,7 @@ def fill_the_queue(folder: Path) -> None:
         path.unlink()
 
 
-@pytest.mark.kind("C1", "W49")
+@pytest.mark.kind("C1", "W49", "PD15")
 def test_what_came_while_the_kernels_queue_was_full_is_found(listening: Service) -> None:
     service = listening
     os.kill(service.pid, signal.SIGSTOP)

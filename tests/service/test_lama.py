@@ -15,6 +15,7 @@ import pytest
 from PIL import Image
 
 from tests.service.harness import encoded, mask, pixels
+from tests.service.namespaces import without_network
 from watcher.worker.imaging.masks import grow
 
 if TYPE_CHECKING:
@@ -64,6 +65,7 @@ def simple_lama(folder: Path, weights: Path, picture: bytes, grown: bytes) -> ND
         return np.asarray(result)
 
 
+@pytest.mark.kind("PD5", "PD6", "PD8")
 def test_lama_serves_what_simple_lama_itself_paints(
     new_service: Callable[..., Service], weights: Path, tmp_path: Path
 ) -> None:
@@ -75,7 +77,9 @@ def test_lama_serves_what_simple_lama_itself_paints(
         "[model]",
         f'source = "{weights}"',
         f'sha256 = "{digest}"',
-    ).start()
+    )
+    service.wrapper = without_network()
+    service.start()
     before = pixels(601)
     service.put("lama.png", encoded(before))
 
@@ -105,8 +109,12 @@ def test_lama_serves_what_simple_lama_itself_paints(
     assert np.array_equal(after[grown], painted[grown])
     assert np.array_equal(after[~grown], before[~grown])
     assert not np.array_equal(after[grown], before[grown])
+    home = {path.name for path in service.root.iterdir()}
+    assert home <= {"inbox", "outbox", "state", "models", "aside", "watcher.toml", "service.log"}
+    assert not list((service.root / "models").rglob("*.pt")), "nothing was fetched, and nothing copied"
 
 
+@pytest.mark.kind("PD1")
 def test_the_wrong_weights_are_refused_and_told(new_service: Callable[..., Service], weights: Path) -> None:
     service = new_service(
         "[engine]", 'name = "lama"', "[model]", f'source = "{weights}"', f'sha256 = "{"0" * 64}"'

@@ -6,6 +6,8 @@ import json
 import subprocess
 from typing import TYPE_CHECKING
 
+import pytest
+
 from tests.service.harness import mask, picture, relative_files, wait_until
 from watcher.core.job import JobState
 from watcher.ports import RemediableError
@@ -50,6 +52,7 @@ def test_once_does_all_and_exits_0(new_service: NewService) -> None:
     service.assert_sound()
 
 
+@pytest.mark.kind("PD18")
 def test_once_exits_1_if_a_picture_failed_and_does_the_others(new_service: NewService) -> None:
     service = new_service("[arrivals]", "quiet_s = 0.2")
     service.put("bad.png", b"no picture" * 100, mask(), expect=False)

@@ -108,6 +108,34 @@ def test_a_file_name_cannot_write_to_the_terminal(stream: io.StringIO, hostile: 
     assert theirs.isprintable()
 
 
+@pytest.mark.parametrize("hostile", ["\x1b[2J", "\x9b31m", "\u202egpj", "\u2028", "\x85", "\r"])
+def test_what_an_exception_quotes_cannot_write_to_the_terminal_or_look_like_a_line(
+    stream: io.StringIO, hostile: str
+) -> None:
+    log.configure(style="console", stream=stream)
+    forged = "2026-11-30T20:00:00.000Z [info     ] job.finished"
+
+    def fail() -> None:
+        raise ValueError(f"x{hostile}\n{forged}{hostile}")
+
+    try:
+        fail()
+    except ValueError:
+        log.logger().exception("a.b", names=[f"x{hostile}y"], facts={"key": f"a\n{forged}"})
+    first, *others = stream.getvalue().split("\n")
+    assert " a.b " in first
+    assert all(line.startswith("  | ") for line in others if line)
+    assert all(line.isprintable() for line in [first, *others])
+    assert any(forged in line for line in others)
+
+
+def test_a_surrogate_that_no_name_makes_is_told_and_not_lost(stream: io.StringIO) -> None:
+    log.configure(style="json", stream=stream)
+    log.write("info", "a.b", {"reason": "x\ud800y"})
+    (line,) = lines(stream)
+    assert line["reason"] == "x\\ud800y"
+
+
 def test_nested_facts_are_short_on_the_console_and_whole_in_json(stream: io.StringIO) -> None:
     facts = {
         "engine": {"configured": "auto", "actual": "lama", "reason": "x"},

@@ -57,6 +57,7 @@ def test_every_hole_pixel_is_pasted_by_exactly_one_crop(mask: NDArray[np.bool_],
     assert pasted.max() == 1
 
 
+@pytest.mark.kind("PA1", "PA3", "PA16")
 @settings(max_examples=60, deadline=None)
 @given(masks())
 def test_cut_and_uncut_fit_and_padding_is_never_hole(mask: NDArray[np.bool_]) -> None:
@@ -73,6 +74,22 @@ def test_cut_and_uncut_fit_and_padding_is_never_hole(mask: NDArray[np.bool_]) ->
         if plan.scale == 1:
             assert np.array_equal(restored, rgb)
             assert crop.hole.sum() == hole.sum()
+
+
+@pytest.mark.parametrize("size", [(857, 225), (17_000, 40), (40, 17_000)])
+def test_what_exceeds_the_budget_only_when_it_is_padded_is_scaled_down(size: tuple[int, int]) -> None:
+    """225 x 857 is below 200,000 pixels, and 232 x 864 is not."""
+    width, height = size
+    mask = np.ones((height, width), np.bool_)
+    mask[height * 9 // 10 :, width * 9 // 10 :] = False
+    plans = plan_crops(mask, crop_pixels=200_000)
+    assert plans
+    for plan in plans:
+        assert plan.model_px <= 200_000
+        rgb = photo(plan.box.width, plan.box.height)
+        crop = cut(rgb, mask[plan.box.slices], plan)
+        assert crop.pixels.shape == (plan.height, plan.width, 3)
+        assert uncut(crop.pixels, plan).shape == rgb.shape
 
 
 def test_no_wave_sees_a_core_that_it_fills_itself() -> None:

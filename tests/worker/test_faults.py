@@ -189,7 +189,8 @@ def test_an_engine_that_paints_black_never_gets_ready(talk: Talk) -> None:
     fatal = worker.next()
     assert isinstance(fatal, Fatal)
     assert "self-test failed" in fatal.reason
-    assert "models verify" in fatal.remedy
+    assert "to cpu" in fatal.remedy
+    assert "weights" in fatal.remedy
     assert worker.wait() == fatal.exit_code == EXIT_INTERNAL
 
 

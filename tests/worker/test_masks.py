@@ -63,6 +63,7 @@ KINDS = {
 }
 
 
+@pytest.mark.kind("PA2")
 @pytest.mark.parametrize("kind", KINDS)
 def test_masks_of_all_kinds_say_the_same(kind: str) -> None:
     assert np.array_equal(read(png(KINDS[kind])), MARK)
@@ -83,6 +84,7 @@ def test_a_lossless_webp_is_a_mask_too() -> None:
     assert np.array_equal(read(png(L.convert("RGB"), "WEBP", lossless=True)), MARK)
 
 
+@pytest.mark.kind("PA6")
 @pytest.mark.parametrize("quality", [50, 75, 95])
 def test_jpeg_noise_is_no_mark(quality: int) -> None:
     aligned = rectangle(WIDTH, HEIGHT, (64, 24, 104, 64))
@@ -90,6 +92,7 @@ def test_jpeg_noise_is_no_mark(quality: int) -> None:
     assert np.array_equal(read(noisy), aligned)
 
 
+@pytest.mark.kind("PA7")
 def test_the_threshold_is_128() -> None:
     grey = np.full((HEIGHT, WIDTH), 127, np.uint8)
     grey[:, :100] = 128
@@ -99,6 +102,7 @@ def test_the_threshold_is_128() -> None:
 # --- size --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.kind("PA10")
 @pytest.mark.parametrize("size", [(100, 50), (101, 50), (101, 51), (406, 202), (405, 202)])
 def test_the_same_aspect_is_scaled(size: tuple[int, int]) -> None:
     scaled = png(L.resize(size, Image.Resampling.NEAREST))
@@ -114,6 +118,7 @@ def test_a_thin_stroke_survives_shrinking() -> None:
     assert fit_mask(large, (203, 101))[50].all()
 
 
+@pytest.mark.kind("PA10")
 @pytest.mark.parametrize("size", [(50, 100), (101, 203), (1, 1), (203, 120), (4, 2)])
 def test_another_aspect_is_refused_with_both_sizes(size: tuple[int, int]) -> None:
     with pytest.raises(RefusedError) as refusal:
@@ -140,6 +145,7 @@ def test_a_mask_that_is_still_being_written() -> None:
 # --- growing -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.kind("PA7", "PA8")
 @settings(max_examples=40, deadline=None)
 @given(st.integers(0, 12), st.integers(0, 2**32 - 1), st.integers(1, 60), st.integers(400, 1200))
 def test_growing_is_the_euclidean_disc(radius: int, seed: int, width: int, height: int) -> None:
@@ -152,15 +158,18 @@ def test_growing_is_the_euclidean_disc(radius: int, seed: int, width: int, heigh
     assert np.array_equal(grown(mask, radius), expected)
 
 
+@pytest.mark.kind("PA8")
 def test_the_default_grow() -> None:
     assert default_grow_px(400, 300) == 4
     assert default_grow_px(3000, 4000) == 20
 
 
+@pytest.mark.kind("PA8")
 def test_growing_by_nothing_is_exact() -> None:
     assert np.array_equal(grow(MARK, 0), MARK)
 
 
+@pytest.mark.kind("PA9", "PA12")
 def test_a_mask_that_covers_all_is_refused() -> None:
     with pytest.raises(RefusedError) as refusal:
         grow(np.ones((50, 50), np.bool_), None)

@@ -85,6 +85,7 @@ for name, image in (("rgb.webp", RGB), ("rgba.webp", rgba())):
     OPTIONS[name] = {"lossless": True, "exact": True}
 
 
+@pytest.mark.kind("PA2", "PC6", "PC8", "PC9")
 @pytest.mark.parametrize("name", LOSSLESS)
 def test_outside_the_grown_mask_lossless_formats_are_bit_identical(bench: Bench, name: str) -> None:
     source = save(bench, LOSSLESS[name], name, **OPTIONS.get(name, {}))
@@ -99,7 +100,8 @@ def test_outside_the_grown_mask_lossless_formats_are_bit_identical(bench: Bench,
     if changed.ndim == 3:
         changed = changed.any(axis=-1)
     assert not changed[~HOLE].any()
-    assert changed[HOLE].mean() > (0.1 if name.startswith("1.") else 0.9), "the hole was filled"
+    two_colours = name.startswith(("1.", "p-two"))
+    assert changed[HOLE].mean() > (0.1 if two_colours else 0.9), "the hole was filled"
     assert len(np.unique(new[MARK].reshape(MARK.sum(), -1), axis=0)) == 1, "with the engine's one colour"
     assert report.outcome == "done"
     assert report.marks == "mask"
@@ -123,6 +125,7 @@ def test_the_engine_sees_the_pictures_own_pixels(bench: Bench) -> None:
     assert np.array_equal(crop.pixels[:H, :W], PHOTO)
 
 
+@pytest.mark.kind("PA8")
 @pytest.mark.parametrize(("grow_px", "expected"), [(0, MARK), (7, grown(MARK, 7)), (None, HOLE)])
 def test_what_changes_is_the_mask_grown_as_asked(
     bench: Bench, grow_px: int | None, expected: NDArray[np.bool_]
@@ -149,6 +152,7 @@ def test_indices_outside_stay(bench: Bench) -> None:
         assert np.array_equal(np.asarray(after)[~HOLE], np.asarray(PALETTE)[~HOLE])
 
 
+@pytest.mark.kind("PC6")
 @pytest.mark.parametrize("key", [3, bytes([255, 255, 255, 0, 90])])
 def test_a_palettes_transparency_stays(bench: Bench, key: int | bytes) -> None:
     source = save(bench, PALETTE, "p.png", transparency=key)
@@ -159,15 +163,18 @@ def test_a_palettes_transparency_stays(bench: Bench, key: int | bytes) -> None:
     assert np.array_equal(old[..., 3], new[..., 3])
 
 
+@pytest.mark.kind("PC6")
 @pytest.mark.parametrize("mode", ["RGB", "L"])
 def test_the_fill_never_takes_the_colour_that_means_transparent(bench: Bench, mode: str) -> None:
     bench.engine.colour = (90, 90, 90)
     key: Any = (90, 90, 90) if mode == "RGB" else 90
     source = save(bench, RGB.convert(mode), "key.png", transparency=key)
     _, staged = bench.done(source, mask_file(bench))
-    with Image.open(staged) as after:
+    with Image.open(source) as before, Image.open(staged) as after:
         assert after.info["transparency"] == key
-        assert (np.asarray(after.convert("RGBA"))[HOLE, 3] == 255).all()
+        old, new = np.asarray(before.convert("RGBA")), np.asarray(after.convert("RGBA"))
+    assert (new[HOLE, 3] == 255).any()
+    assert np.array_equal(old[..., 3], new[..., 3])
 
 
 # --- alpha -------------------------------------------------------------------------------------------------
@@ -208,6 +215,7 @@ def test_erased_pixels_come_back_opaque_and_other_alpha_stays(bench: Bench, mode
     assert abs(new[MARK].astype(int)[:, 0] - new[MARK].astype(int)[0, 0]).max() == 0
 
 
+@pytest.mark.kind("PC6")
 def test_colour_under_transparency_does_not_leak_into_what_the_model_sees(bench: Bench) -> None:
     array = np.dstack([PHOTO, np.full((H, W), 255, np.uint8)])
     array[:30] = (255, 0, 255, 0)
@@ -232,6 +240,7 @@ def psnr(one: NDArray[np.uint8], other: NDArray[np.uint8]) -> float:
     return float(10 * np.log10(255**2 / max(error, 1e-9)))
 
 
+@pytest.mark.kind("PC7", "PC8")
 @pytest.mark.parametrize("subsampling", [0, 1, 2])
 @pytest.mark.parametrize(("quality", "progressive"), [(40, False), (92, True), (100, False)])
 def test_jpeg_keeps_its_tables_and_the_outside(
@@ -247,12 +256,13 @@ def test_jpeg_keeps_its_tables_and_the_outside(
         assert JpegImagePlugin.get_sampling(after) == subsampling
         assert after.info.get("progressive") == before.info.get("progressive")
         far = ~grown(MARK, 24)
-        assert psnr(np.asarray(before)[far], np.asarray(after)[far]) > 40
+        assert np.array_equal(np.asarray(before)[far], np.asarray(after)[far])
         assert abs(np.asarray(after)[MARK].mean(axis=0) - FILL).max() < 20
-    assert staged.stat().st_size <= 1.5 * source.stat().st_size
-    assert report.image.format == "JPEG"
+    assert staged.stat().st_size <= 1.1 * source.stat().st_size
+    assert (report.image.format, report.image.outside) == ("JPEG", "blocks")
 
 
+@pytest.mark.kind("PC8")
 def test_jpeg_of_grey_stays_grey(bench: Bench) -> None:
     source = save(bench, RGB.convert("L"), "a.jpg", quality=85)
     _, staged = bench.done(source, mask_file(bench))
@@ -267,12 +277,13 @@ def test_an_rgb_coded_jpeg_stays_one(bench: Bench) -> None:
     with Image.open(source) as before, Image.open(staged) as after:
         assert after.layer == before.layer  # type: ignore[attr-defined]  # a JPEG has it
         far = ~grown(MARK, 24)
-        assert psnr(np.asarray(before)[far], np.asarray(after)[far]) > 40
+        assert np.array_equal(np.asarray(before)[far], np.asarray(after)[far])
 
 
 def test_the_recipes_quality_wins(bench: Bench) -> None:
     source = save(bench, RGB, "a.jpg", quality=95)
-    _, staged = bench.done(source, mask_file(bench), quality=30)
+    report, staged = bench.done(source, mask_file(bench), quality=30)
+    assert report.image.outside == "reencoded"
     assert staged.stat().st_size < source.stat().st_size / 2
 
 
@@ -293,6 +304,7 @@ def test_a_lossy_webp_stays_close(bench: Bench) -> None:
 # --- orientation -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.kind("PC1", "PC2")
 @pytest.mark.parametrize("name", ["a.jpg", "a.png", "a.webp", "a.tiff"])
 @pytest.mark.parametrize("orientation", range(1, 9))
 def test_masks_are_drawn_on_what_the_person_saw(bench: Bench, name: str, orientation: int) -> None:
@@ -362,6 +374,7 @@ def thumbnail() -> bytes:
     return target.getvalue()
 
 
+@pytest.mark.kind("PC3", "PC4", "PC19")
 @pytest.mark.parametrize("name", ["a.jpg", "a.png", "a.webp"])
 def test_metadata_is_kept_but_for_pictures_of_the_picture(bench: Bench, name: str) -> None:
     options: dict[str, Any] = {"exif": camera_exif(), "icc_profile": profile(), "dpi": (300, 300)}
@@ -389,6 +402,7 @@ def test_metadata_is_kept_but_for_pictures_of_the_picture(bench: Bench, name: st
         assert b"<xmp:Rating>5" in str(after.info["xmp"]).encode() or b"<xmp:Rating>5" in after.info["xmp"]
 
 
+@pytest.mark.kind("PC3", "PC4")
 def test_without_metadata_colours_and_orientation_stay(bench: Bench) -> None:
     source = save(
         bench, RGB, "a.jpg", exif=camera_exif(), icc_profile=profile(), comment=b"secret", xmp=XMP % b""
@@ -405,6 +419,7 @@ def test_without_metadata_colours_and_orientation_stay(bench: Bench) -> None:
     assert {"EXIF", "XMP", "comment"} <= set(report.image.dropped_metadata)
 
 
+@pytest.mark.kind("PC19")
 def test_png_chunks_are_carried_as_they_are(bench: Bench) -> None:
     information = PngImagePlugin.PngInfo()
     information.add_text("Title", "a title")
@@ -425,13 +440,15 @@ def test_png_chunks_are_carried_as_they_are(bench: Bench) -> None:
     assert report.image.dropped_metadata == ("prVT",)
 
 
+@pytest.mark.kind("PC5")
 @pytest.mark.parametrize("mode", ["L", "RGB"])
 def test_a_profile_of_another_class_does_no_harm(bench: Bench, mode: str) -> None:
     source = save(bench, RGB.convert(mode), "a.png", icc_profile=profile())
     bench.done(source, mask_file(bench))
 
 
-def test_tiff_tags_are_kept_and_the_rest_is_named(bench: Bench) -> None:
+@pytest.mark.kind("PC19")
+def test_tiff_tags_are_kept_also_unknown_ones(bench: Bench) -> None:
     source = save(
         bench,
         RGB,
@@ -448,7 +465,8 @@ def test_tiff_tags_are_kept_and_the_rest_is_named(bench: Bench) -> None:
         assert after.tag_v2[305] == "program"  # type: ignore[attr-defined]  # a TIFF has it
         assert after.info["dpi"] == (300, 300)
         assert after.info["icc_profile"] == profile()
-    assert report.image.dropped_metadata == ("TIFF tag 65000",)
+    assert report.image.dropped_metadata == ()
+    assert b"unknown" in staged.read_bytes()
 
 
 def test_what_phones_append_is_dropped_and_named(bench: Bench) -> None:
@@ -539,7 +557,7 @@ def test_12_megapixels_are_not_run_through_the_model(bench: Bench) -> None:
         assert (after.size, after.format) == (before.size, before.format)
         assert dict(after.getexif()) == dict(before.getexif())
         viewed, seen = (np.asarray(ImageOps.exif_transpose(image)) for image in (after, before))
-    assert psnr(viewed[:1400], seen[:1400]) > 38
+    assert np.array_equal(viewed[:1400], seen[:1400])
     assert abs(viewed[1500:1700, 1000:1300].reshape(-1, 3).mean(axis=0) - FILL).max() < 4
 
 
@@ -560,6 +578,7 @@ def test_a_hole_over_the_budget_is_filled_coarsely_and_says_so(bench: Bench) -> 
 # --- outcomes ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.kind("PA11")
 def test_nothing_marked_is_held(bench: Bench) -> None:
     report = bench.serve(save(bench, RGB, "a.png"), marks=("mask", "alpha", "sidecar", "colour"))
     assert isinstance(report, ItemHeld)
@@ -572,6 +591,7 @@ def test_an_opaque_alpha_channel_marks_nothing(bench: Bench) -> None:
     assert isinstance(report, ItemHeld)
 
 
+@pytest.mark.kind("PA11")
 def test_nothing_marked_can_be_copied(bench: Bench) -> None:
     source = save(bench, RGB, "a.jpg")
     report, staged = bench.done(source, unmarked="copy")
@@ -580,6 +600,7 @@ def test_nothing_marked_can_be_copied(bench: Bench) -> None:
     assert report.sha256_out == report.sha256_in
 
 
+@pytest.mark.kind("PA11")
 def test_an_empty_mask_copies_the_bytes(bench: Bench) -> None:
     source = save(bench, RGB, "a.jpg")
     report, staged = bench.done(source, mask_file(bench, np.zeros((H, W), np.bool_)))
@@ -588,6 +609,7 @@ def test_an_empty_mask_copies_the_bytes(bench: Bench) -> None:
     assert bench.engine.seen == []
 
 
+@pytest.mark.kind("PA12")
 def test_an_all_white_mask_is_refused(bench: Bench) -> None:
     report = bench.serve(save(bench, RGB, "a.png"), mask_file(bench, np.ones((H, W), np.bool_)))
     assert isinstance(report, ItemFailed)
@@ -595,6 +617,7 @@ def test_an_all_white_mask_is_refused(bench: Bench) -> None:
     assert report.image is not None
 
 
+@pytest.mark.kind("PA9")
 def test_a_mask_over_most_of_the_picture_is_asked_about(bench: Bench) -> None:
     source = save(bench, Image.fromarray(PHOTO), "a.png")
     report, _ = bench.done(source, mask_file(bench, ~rectangle(W, H, (0, 0, 60, H))), grow_px=0)
@@ -603,6 +626,7 @@ def test_a_mask_over_most_of_the_picture_is_asked_about(bench: Bench) -> None:
     assert bench.done(source, mask_file(bench))[0].reason is None
 
 
+@pytest.mark.kind("PA10")
 def test_a_scaled_mask_is_said(bench: Bench) -> None:
     source = save(bench, Image.fromarray(PHOTO), "a.png")
     small = mask_file(bench, MARK[::2, ::2])
@@ -611,12 +635,14 @@ def test_a_scaled_mask_is_said(bench: Bench) -> None:
     assert report.reason == f"the mask was scaled from {width}x{height} to the picture's size"
 
 
+@pytest.mark.kind("PA10")
 def test_a_mask_of_another_picture_is_refused(bench: Bench) -> None:
     report = bench.serve(save(bench, RGB, "a.png"), mask_file(bench, rectangle(50, 100, (1, 1, 9, 9))))
     assert isinstance(report, ItemFailed)
     assert report.code == "mask_mismatch"
 
 
+@pytest.mark.kind("PA1", "PA3", "PA4")
 @pytest.mark.parametrize("size", [(1, 1), (2, 2), (8, 8), (17, 13), (8, 200), (3, 500), (203, 101)])
 def test_odd_and_tiny_sizes_come_back_the_same(bench: Bench, size: tuple[int, int]) -> None:
     source = save(bench, Image.fromarray(photo(*size)), "a.png")
@@ -674,6 +700,7 @@ def test_changed_and_vanished_files_are_told_apart(bench: Bench) -> None:
         assert report.code == code, changes
 
 
+@pytest.mark.kind("PA16")
 def test_the_source_is_never_touched(bench: Bench) -> None:
     source, mask = save(bench, RGB, "a.png"), mask_file(bench)
     before = (sha256(source), sha256(mask), source.stat().st_mtime_ns)
@@ -714,6 +741,7 @@ def test_progress_names_each_phase_and_crop(bench: Bench) -> None:
     assert [report.crop for report in progress if report.crop is not None] == [0, 1]
 
 
+@pytest.mark.kind("PC16")
 def test_names_that_are_not_utf8(bench: Bench) -> None:
     name = os.fsdecode(b"\xff-\xe9 \xf0\x9f\x98\x80.png")
     source = bench.folder / name

@@ -1,21 +1,26 @@
 r"""JSON that any parser takes, of values that may hold any file name and any number.
 
-Rules of this file: a byte of a name that is not UTF-8 is written as the text `\xff` (as
-`watcher.core.record` does with the paths that it knows), since strict parsers refuse a lone surrogate; NaN
-and infinity become null.
+Rules of this file:
+- A byte of a name that is not UTF-8 is written as the text `\xff` (as `watcher.core.record` does with the
+  paths that it knows), since strict parsers refuse a lone surrogate; NaN and infinity become null.
+- What is for people is read on terminals: a character that could move a cursor or turn a line is written as
+  JSON's escape, and is the same character to a program.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import unicodedata
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from watcher.core.record import printable
 
 if TYPE_CHECKING:
     from watcher.core.job import JsonObject
+
+_JOINERS: Final = "\u200c\u200d"
 
 
 def one_line(value: JsonObject) -> bytes:
@@ -25,8 +30,20 @@ def one_line(value: JsonObject) -> bytes:
 
 
 def for_people(value: JsonObject) -> bytes:
-    """The object as indented UTF-8 text."""
-    return json.dumps(_plain(value), indent=2, ensure_ascii=False, allow_nan=False).encode() + b"\n"
+    """The object as indented UTF-8 text that is harmless on a terminal."""
+    text = json.dumps(_plain(value), indent=2, ensure_ascii=False, allow_nan=False)
+    return "\n".join(_harmless(line) for line in text.split("\n")).encode() + b"\n"
+
+
+def _harmless(line: str) -> str:
+    if line.isprintable():
+        return line
+    return "".join(char if _is_harmless(char) else json.dumps(char)[1:-1] for char in line)
+
+
+def _is_harmless(char: str) -> bool:
+    # Names of screenshots have spaces that do not break, and some scripts and emoji have joiners.
+    return char.isprintable() or char in _JOINERS or unicodedata.category(char) == "Zs"
 
 
 def _plain(value: Any) -> Any:  # noqa: ANN401 - a JSON value of any shape

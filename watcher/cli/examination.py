@@ -29,6 +29,7 @@ LOW_SPACE_BYTES: Final = 500_000_000
 PACKAGES: Final = ("watchdog", "structlog", "pydantic", "pydantic-settings", "msgspec", "filelock", "numpy",
     "pillow", "opencv-python-headless", "pypatchmatch", "psutil")  # fmt: skip
 LAMA_PACKAGES: Final = ("torch", "simple-lama-inpainting")
+HEIC_PACKAGE: Final = "pillow-heif"
 WEIGHTS_BYTES: Final = {205_803_670: "the published weights", 205_669_692: "Sanster's export"}
 MANY_FOLDERS: Final = 100_000
 
@@ -151,6 +152,9 @@ def _packages(chosen: Settings | None) -> Iterator[Fact]:
             yield Fact("packages", name, "absent", "problem", "install watcher again")
         else:
             yield Fact("packages", name, version)
+    heic = environment.package_versions((HEIC_PACKAGE,))[HEIC_PACKAGE]
+    absent = "absent: HEIC pictures are refused until you run: pip install 'watcher[heic]'"
+    yield Fact("packages", HEIC_PACKAGE, absent if heic is None else heic)
     needed = chosen is not None and chosen.engine.name == "lama"
     for name, version in environment.package_versions(LAMA_PACKAGES).items():
         if version is not None:

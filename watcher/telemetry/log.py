@@ -5,13 +5,15 @@ Rules of this file:
   `write`. Event names stand in `watcher.telemetry.events`.
 - A log that cannot be written never stops the service: the first failure of a file is told on stderr, the
   others are dropped.
-- Text that came from outside (file names) is made harmless before it reaches a terminal.
+- Text that came from outside (file names, and messages that quote them) is made harmless before it reaches a
+  terminal, and cannot look like a line of its own.
 - Lines of libraries appear from WARNING on, whatever our own level is.
 """
 
 from __future__ import annotations
 
 import contextlib
+import io
 import logging
 import sys
 from logging.handlers import RotatingFileHandler
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, MutableMapping
     from pathlib import Path
 
-    from structlog.typing import FilteringBoundLogger
+    from structlog.typing import ExcInfo, FilteringBoundLogger
 
     EventDict: TypeAlias = MutableMapping[str, Any]
 
@@ -114,7 +116,10 @@ def _json_renderer() -> list[Any]:
 def _utf8(value: object) -> object:
     """The value with bytes that are not UTF-8 as escapes, since strict parsers refuse lone surrogates."""
     if isinstance(value, str):
-        return value.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+        try:
+            return value.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+        except UnicodeEncodeError:  # a surrogate that no file name makes
+            return value.encode("utf-8", "backslashreplace").decode("utf-8")
     if isinstance(value, dict):
         return {_utf8(key): _utf8(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -129,9 +134,16 @@ def _console_renderer(*, color: bool) -> list[Any]:
         structlog.dev.ConsoleRenderer(
             colors=color,
             timestamp_key="ts",
-            exception_formatter=structlog.dev.plain_traceback,
+            exception_formatter=_traceback,
         ),
     ]
+
+
+def _traceback(stream: TextIO, exc_info: ExcInfo) -> None:
+    """Write a traceback whose lines begin as no line of the log does: its message may quote anything."""
+    text = io.StringIO()
+    structlog.dev.plain_traceback(text, exc_info)
+    stream.write("".join(f"\n  | {printable(line)}" for line in text.getvalue().strip().splitlines()))
 
 
 def _short(_logger: object, _method: str, event_dict: EventDict) -> EventDict:

@@ -37,11 +37,11 @@ from watcher.worker.engines.protocol import DeviceLostError, DeviceMemoryError, 
 from watcher.worker.filling import fill_within_memory
 from watcher.worker.imaging.composite import canvas_for
 from watcher.worker.imaging.crops import cut, plan_crops, uncut, waves
-from watcher.worker.imaging.decode import open_picture
+from watcher.worker.imaging.decode import load_pixels, open_picture
 from watcher.worker.imaging.files import read_file, stage
 from watcher.worker.imaging.masks import erased, grow, note_of_inversion, read_mask
 from watcher.worker.imaging.picture import Encoding
-from watcher.worker.imaging.refusals import IncompleteError, RefusedError
+from watcher.worker.imaging.refusals import IncompleteError, RefusedError, quoted, quoted_names
 from watcher.worker.phases import PhaseClock
 from watcher.worker.usage import rss_bytes
 
@@ -164,7 +164,7 @@ class ItemServer:
     def _incomplete(self, course: _Course, reason: str) -> FromWorker:
         segments, times = course.clock.finish(course.received_ns)
         return ItemIncomplete(
-            batch=course.batch, job=course.item.job, reason=reason, segments=segments, times=times
+            batch=course.batch, job=course.item.job, reason=quoted(reason), segments=segments, times=times
         )
 
     def _failed(self, course: _Course, code: FailureCode, reason: str, remedy: str) -> FromWorker:
@@ -173,7 +173,7 @@ class ItemServer:
             batch=course.batch,
             job=course.item.job,
             code=code,
-            reason=reason,
+            reason=quoted(reason),
             remedy=remedy,
             image=course.image,
             segments=segments,
@@ -220,7 +220,7 @@ class ItemServer:
         course.image = image
         may_be_marked = course.mask is not None or ("alpha" in item.marks and picture.may_have_alpha)
         self._enter(course, "decode", picture.pixel_bytes if may_be_marked else 0)
-        pixels = picture.load() if may_be_marked else None
+        pixels = load_pixels(picture) if may_be_marked else None
         self._enter(course, "mask", course.picture_px if may_be_marked else 0)
         marked = None if pixels is None else self._find_mark(course, picture, pixels)
         if marked is None or pixels is None:
@@ -279,9 +279,9 @@ class ItemServer:
             crops=len(filled),
             model_px=sum(plan.model_px for plan in filled),
             outside=encoded.outside,
-            dropped_metadata=encoded.dropped_metadata,
+            dropped_metadata=quoted_names(encoded.dropped_metadata),
         )
-        notes = [note for note in (*marked.notes, _coarse_note(filled)) if note is not None]
+        notes = [note for note in (*marked.notes, _coarse_note(filled), encoded.note) if note is not None]
         return self._done(course, "done", marked.source, "; ".join(notes) or None, encoded.data)
 
     def _fill_crops(

@@ -5,6 +5,7 @@ Rules of this module:
 - The picture's mode and depth stay: grey gets grey, a palette picture keeps its palette's used entries,
   16-bit samples keep their 16 bits outside the hole, inks get inks.
 - Alpha is not filled. It changes only where `reopen` says so: pixels that a person erased come back opaque.
+  Where one colour means transparent, its pixels stay as they are and the fill keeps off it.
 - What lies under full transparency is no colour: the model sees the mean of the visible pixels there.
 """
 
@@ -70,6 +71,7 @@ class _PlainCanvas:
     def __init__(self, picture: Picture, pixels: Pixels, hole: Mask, reopen: Mask | None) -> None:
         self._mode = picture.mode
         self._key = picture.transparency
+        self._clear = _keyed(picture, pixels)
         self._pixels = pixels.astype(np.uint8)
         if self._mode == "1":
             self._pixels *= np.uint8(255)
@@ -79,13 +81,14 @@ class _PlainCanvas:
     def rgb(self, box: Rect, hole: Mask) -> Rgb:
         part = self._pixels[box.slices]
         rgb = _as_rgb(part)
-        if self._mode in ALPHA_MODES:
-            clear = part[..., -1] == 0
+        clear = part[..., -1] == 0 if self._mode in ALPHA_MODES else _of_box(self._clear, box)
+        if clear is not None:
             rgb[clear] = mean_colour(rgb[~clear & ~hole])
         return rgb
 
     def paste(self, box: Rect, where: Mask, rgb: Rgb) -> None:
         part = self._pixels[box.slices]
+        where = _filled(where, self._clear, self._reopen, box)
         colour = self._native(rgb[where])
         if part.ndim == 2:  # noqa: PLR2004 - (height, width)
             part[where] = colour[:, 0]
@@ -99,6 +102,8 @@ class _PlainCanvas:
         colour = rgb.copy() if self._mode in ("RGB", "RGBA") else _grey(rgb)[:, np.newaxis]
         if self._mode == "1":
             colour = np.where(colour >= 128, np.uint8(255), np.uint8(0))  # noqa: PLR2004 - half of white
+            if self._key is not None:
+                colour[:] = 0 if self._key else 255
         elif self._key is not None:
             same = (colour == np.asarray(self._key)).all(axis=1)
             colour[same, -1] ^= 1
@@ -122,12 +127,15 @@ class _DeepCanvas:
         self._colours = self._planes.shape[2] - (1 if self._has_alpha else 0)
         self._hole = hole
         self._reopen = reopen
+        self._clear = _keyed(picture, pixels)
         self._ranges: dict[Rect, tuple[int, int]] = {}
 
     def rgb(self, box: Rect, hole: Mask) -> Rgb:
         part = self._planes[box.slices]
         colour = part[..., : self._colours]
-        clear = part[..., -1] == 0 if self._has_alpha else np.zeros(hole.shape, np.bool_)
+        clear = part[..., -1] == 0 if self._has_alpha else _of_box(self._clear, box)
+        if clear is None:
+            clear = np.zeros(hole.shape, np.bool_)
         known = colour[~hole & ~clear]
         low, high = _stretch(known if known.size else colour)
         self._ranges[box] = (low, high)
@@ -138,6 +146,7 @@ class _DeepCanvas:
 
     def paste(self, box: Rect, where: Mask, rgb: Rgb) -> None:
         low, high = self._ranges[box]
+        where = _filled(where, self._clear, self._reopen, box)
         colour = (_grey(rgb[where])[:, np.newaxis] if self._colours == 1 else rgb[where]).astype(np.uint32)
         values = (low + (colour * (high - low) + 127) // 255).astype(np.uint16)
         if self._key is not None and not self._has_alpha:
@@ -149,6 +158,31 @@ class _DeepCanvas:
 
     def finish(self) -> Filled:
         return Filled(self._pixels, self._hole)
+
+
+def _keyed(picture: Picture, pixels: Pixels) -> Mask | None:
+    """Return the pixels of the colour that means transparent; None where no colour does."""
+    if picture.mode in ALPHA_MODES or picture.transparency is None:
+        return None
+    same: Mask = pixels == np.asarray(picture.transparency)
+    if same.ndim == 2:  # noqa: PLR2004 - (height, width)
+        return same
+    whole: Mask = np.all(same, axis=-1)
+    return whole
+
+
+def _of_box(mask: Mask | None, box: Rect) -> Mask | None:
+    return None if mask is None else mask[box.slices]
+
+
+def _filled(where: Mask, clear: Mask | None, reopen: Mask | None, box: Rect) -> Mask:
+    """Leave out of a box's fill what is of the transparent colour, unless it comes back opaque."""
+    if clear is None:
+        return where
+    stays = clear[box.slices]
+    if reopen is not None:
+        stays = stays & ~reopen[box.slices]
+    return where & ~stays
 
 
 def _stretch(samples: NDArray[np.uint16]) -> tuple[int, int]:
@@ -185,9 +219,9 @@ def _as_rgb(part: NDArray[np.uint8]) -> Rgb:
 class _PaletteCanvas:
     """Palette pictures: filled in RGB, then brought back to indices.
 
-    Entries that are in use outside the hole keep their place and colour, so the indices outside stay
-    bit-identical. Entries that are not in use are given to the fill's own colours; what does not fit takes
-    the nearest entry of the same opacity.
+    What the palette has stays: the fill's own colours get entries behind it where the format has room for
+    more, then those that no pixel shows. What does not fit takes the nearest entry of the same opacity. Where
+    all entries are grey the fill is grey.
     """
 
     def __init__(self, picture: Picture, indices: NDArray[np.uint8], hole: Mask, reopen: Mask | None) -> None:
@@ -199,6 +233,8 @@ class _PaletteCanvas:
         self._colours = np.zeros((256, 3), np.uint8)
         self._colours[: self._entries] = np.array(palette[: 3 * self._entries], np.uint8).reshape(-1, 3)
         self._alphas = palette_alpha(picture.transparency)
+        self._spare = picture.spare_entries
+        self._is_grey = bool((self._colours == self._colours[:, :1]).all())
         self._rgb = self._colours[indices]
 
     def rgb(self, box: Rect, hole: Mask) -> Rgb:
@@ -208,7 +244,8 @@ class _PaletteCanvas:
         return rgb
 
     def paste(self, box: Rect, where: Mask, rgb: Rgb) -> None:
-        self._rgb[box.slices][where] = rgb[where]
+        colour = rgb[where]
+        self._rgb[box.slices][where] = _grey(colour)[:, np.newaxis] if self._is_grey else colour
 
     def finish(self) -> Filled:
         wanted = self._wanted_alpha()
@@ -227,19 +264,18 @@ class _PaletteCanvas:
         return wanted
 
     def _assign(self, opaque: Mask) -> None:
-        used = np.zeros(256, np.bool_)
-        used[np.unique(self._indices[~opaque])] = True
+        """Find entries for the fill where it is to be opaque."""
         fill = _unique_colours(self._rgb[opaque])
-        present = (used & (self._alphas == 255)).nonzero()[0]  # noqa: PLR2004 - fully opaque
-        new = fill[~_contained(fill, self._colours[present])]
-        free = np.flatnonzero(~used)
+        there = np.flatnonzero(self._alphas[: self._entries] == 255)  # noqa: PLR2004 - fully opaque
+        new = fill[~_contained(fill, self._colours[there])]
+        free = self._free(opaque, fill)
         if len(new) > len(free) > 0:
             new = _reduced(new, len(free))
         slots = free[: min(len(new), len(free))]
         self._colours[slots] = new[: len(slots)]
         self._alphas[slots] = 255
         self._entries = max(self._entries, int(slots.max(initial=-1)) + 1)
-        candidates = np.concatenate([present, slots])
+        candidates = np.union1d(there, slots)
         if candidates.size == 0:
             raise RefusedError(
                 "unsupported",
@@ -247,6 +283,14 @@ class _PaletteCanvas:
                 "save it as RGBA and drop that",
             )
         self._nearest_of(opaque, candidates)
+
+    def _free(self, opaque: Mask, fill: Rgb) -> NDArray[np.intp]:
+        """List the entries that may be given away, first those that the palette does not have yet."""
+        kept = ~self._spare
+        kept[np.unique(self._indices[~opaque])] = True
+        kept |= _contained(self._colours, fill) & (self._alphas == 255)  # noqa: PLR2004 - fully opaque
+        free = np.flatnonzero(~kept)
+        return np.concatenate([free[free >= self._entries], free[free < self._entries]])
 
     def _nearest_of(self, where: Mask, candidates: NDArray[np.intp]) -> None:
         self._indices[where] = candidates[_nearest(self._rgb[where], self._colours[candidates])]

@@ -107,7 +107,7 @@ class CropPlan:
         box: what it sees, in picture coordinates, inside the picture.
         height: of the crop that the model gets, a multiple of 8, at least 64.
         width: likewise.
-        scale: 1.0 at native scale; below, the box was scaled down to the budget.
+        scale: 1.0 at native scale; below, the box was scaled down to the budget, in one direction at least.
     """
 
     core: Rect
@@ -371,14 +371,15 @@ def _model_size(box: Rect, budget: int) -> tuple[int, int, float]:
     height, width = _padded(box.height), _padded(box.width)
     if height * width <= budget:
         return height, width, 1.0
-    scale = math.sqrt(budget / (box.height * box.width))
+    # A box within the budget may be over it once it is padded: it is shrunk by a few pixels then.
+    scale = min(1.0, math.sqrt(budget / (box.height * box.width)))
     height = max(MIN_SIDE, int(box.height * scale) // MULTIPLE * MULTIPLE)
     width = max(MIN_SIDE, int(box.width * scale) // MULTIPLE * MULTIPLE)
     if height == MIN_SIDE:
         width = min(width, budget // MIN_SIDE // MULTIPLE * MULTIPLE)
     if width == MIN_SIDE:
         height = min(height, budget // MIN_SIDE // MULTIPLE * MULTIPLE)
-    return height, width, max(height / box.height, width / box.width)
+    return height, width, min(height / box.height, width / box.width)
 
 
 def cut(rgb: NDArray[np.uint8], hole: NDArray[np.bool_], plan: CropPlan) -> Crop:

@@ -3,6 +3,7 @@
 Rules of this module:
 - Only the formats listed here are ever handed to a decoder, and each to its own.
 - The header is judged (format, frames, size, depth) before a pixel is decoded.
+- Whatever reads a picture's bytes does so within `memory_limit`.
 """
 
 from __future__ import annotations
@@ -10,26 +11,34 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING
 
+from watcher.worker.imaging.formats.avif import AvifPicture
 from watcher.worker.imaging.formats.bmp import BmpPicture
 from watcher.worker.imaging.formats.gif import GifPicture
+from watcher.worker.imaging.formats.heic import HeicPicture
 from watcher.worker.imaging.formats.jpeg import JpegPicture
 from watcher.worker.imaging.formats.png import PngPicture
 from watcher.worker.imaging.formats.tiff import TiffPicture
 from watcher.worker.imaging.formats.webp import WebpPicture
+from watcher.worker.imaging.memory_limit import memory_limit, room_to_decode, room_to_open
 from watcher.worker.imaging.refusals import IncompleteError, RefusedError
 from watcher.worker.imaging.sniffing import sniff
 
 if TYPE_CHECKING:
-    from watcher.worker.imaging.picture import Picture
+    from watcher.worker.imaging.picture import Picture, Pixels
     from watcher.worker.imaging.sniffing import Container
 
 _FORMATS: dict[Container, type[Picture]] = {
-    "JPEG": JpegPicture,
-    "PNG": PngPicture,
-    "WEBP": WebpPicture,
-    "TIFF": TiffPicture,
-    "BMP": BmpPicture,
-    "GIF": GifPicture,
+    kind.container: kind
+    for kind in (
+        JpegPicture,
+        PngPicture,
+        WebpPicture,
+        TiffPicture,
+        BmpPicture,
+        GifPicture,
+        HeicPicture,
+        AvifPicture,
+    )
 }
 
 
@@ -46,8 +55,10 @@ def open_picture(data: bytes, *, max_pixels: int, fresh: bool = False) -> Pictur
         RefusedError: `undecodable`, `unsupported` or `too_large`.
     """
     container = sniff(data)
+    kind = _FORMATS[container]
     try:
-        picture = _FORMATS[container].open(data, fresh=fresh)
+        with memory_limit(room_to_open(len(data)) + kind.bytes_to_open(data)):
+            picture = kind.open(data, fresh=fresh)
     except struct.error as error:
         raise IncompleteError(f"the {container} stops inside its header") from error
     if picture.width < 1 or picture.height < 1:
@@ -60,3 +71,17 @@ def open_picture(data: bytes, *, max_pixels: int, fresh: bool = False) -> Pictur
             "make it smaller, in any picture editor, and put it there again",
         )
     return picture
+
+
+def load_pixels(picture: Picture) -> Pixels:
+    """Decode an opened picture: own mode, stored orientation.
+
+    Raises:
+        IncompleteError: the decoder ran out of bytes in a format whose end cannot be told beforehand.
+        RefusedError: the decoder gave up (`undecodable`), or wanted far more memory than there are pixels
+            (`too_large`).
+        MemoryError: the machine has no more memory.
+    """
+    room_bytes = room_to_decode(picture.width * picture.height, picture.pixel_bytes, len(picture.data))
+    with memory_limit(room_bytes):
+        return picture.load()

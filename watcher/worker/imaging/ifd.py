@@ -7,25 +7,51 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
 
 from watcher.worker.imaging.refusals import IncompleteError
 
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
 _TIFF_SIZES = {1: 1, 2: 1, 3: 2, 4: 4, 5: 8, 6: 1, 7: 1, 8: 2, 9: 4, 10: 8, 11: 4, 12: 8, 13: 4}
 _TIFF_INTEGERS = {1: "B", 3: "H", 4: "I", 13: "I"}
+_MAX_INTEGERS = 65_536
+"""More values than any tag has that is read as Python's numbers; the largest is a 14-bit colour map."""
 
 
 @dataclass(frozen=True, slots=True)
 class IfdEntry:
-    """One tag of a TIFF directory: type, count, and where its value lies (absolute in the bytes)."""
+    """One tag of a TIFF directory.
+
+    Attributes:
+        kind: the type of its values (TIFF 6.0, section 2).
+        count: of its values.
+        offset: where they lie, absolute in the bytes.
+        record: where the entry's own twelve bytes stand.
+    """
 
     kind: int
     count: int
     offset: int
+    record: int = 0
+
+    @property
+    def unit(self) -> int:
+        """Bytes of one value."""
+        return _TIFF_SIZES.get(self.kind, 1)
 
     @property
     def size(self) -> int:
-        """Bytes of the value."""
-        return _TIFF_SIZES.get(self.kind, 1) * self.count
+        """Bytes of the values."""
+        return self.unit * self.count
+
+    @property
+    def is_inline(self) -> bool:
+        """Whether the values stand in the entry itself."""
+        return self.size <= 4  # noqa: PLR2004 - longer values live elsewhere (TIFF 6.0, section 2)
 
 
 @dataclass(slots=True)
@@ -38,6 +64,7 @@ class Ifd:
         next_offset: of the next directory, 0 for none.
         next_field: where that offset stands.
         span: the directory's own first and last byte (exclusive).
+        repeated: tags that it has more than once, of which `entries` has the last.
     """
 
     order: str
@@ -45,15 +72,24 @@ class Ifd:
     next_offset: int = 0
     next_field: int = 0
     span: tuple[int, int] = (0, 0)
+    repeated: set[int] = field(default_factory=set)
 
     def integers(self, data: bytes, tag: int) -> tuple[int, ...]:
-        """Return a tag's values where they are whole numbers, else nothing."""
+        """Return a tag's values where they are whole numbers and not absurdly many, else nothing."""
         entry = self.entries.get(tag)
-        if entry is None or entry.kind not in _TIFF_INTEGERS:
+        if entry is None or entry.kind not in _TIFF_INTEGERS or entry.count > _MAX_INTEGERS:
             return ()
         return struct.unpack_from(
             f"{self.order}{entry.count}{_TIFF_INTEGERS[entry.kind]}", data, entry.offset
         )
+
+    def numbers(self, data: bytes, tag: int) -> NDArray[np.int64]:
+        """Return a tag's values, however many, where they are whole numbers, else nothing."""
+        entry = self.entries.get(tag)
+        if entry is None or entry.kind not in _TIFF_INTEGERS:
+            return np.zeros(0, np.int64)
+        kind = f"{self.order}u{entry.unit}"
+        return np.frombuffer(data, kind, entry.count, entry.offset).astype(np.int64)
 
     def raw(self, data: bytes, tag: int) -> bytes:
         """Return a tag's bytes, or nothing."""
@@ -93,11 +129,14 @@ def tiff_ifd(data: bytes, order: str, offset: int) -> Ifd:
     ifd = Ifd(order, next_field=end, span=(offset, end + 4))
     for position in range(offset + 2, end, 12):
         tag, kind, number = struct.unpack_from(f"{order}HHI", data, position)
-        entry = IfdEntry(kind, number, position + 8)
-        if entry.size > 4:  # noqa: PLR2004 - longer values live elsewhere (TIFF 6.0, section 2)
-            entry = IfdEntry(kind, number, struct.unpack_from(f"{order}I", data, position + 8)[0])
+        entry = IfdEntry(kind, number, position + 8, position)
+        if not entry.is_inline:
+            (place,) = struct.unpack_from(f"{order}I", data, position + 8)
+            entry = IfdEntry(kind, number, place, position)
         if entry.offset + entry.size > len(data):
             raise IncompleteError(f"the value of TIFF tag {tag} lies beyond the end of the file")
+        if tag in ifd.entries:
+            ifd.repeated.add(tag)
         ifd.entries[tag] = entry
     (ifd.next_offset,) = struct.unpack_from(f"{order}I", data, end)
     return ifd

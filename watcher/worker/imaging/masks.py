@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import cv2
 import numpy as np
 
-from watcher.worker.imaging.decode import open_picture
+from watcher.worker.imaging.decode import load_pixels, open_picture
 from watcher.worker.imaging.inks import InkConversion
 from watcher.worker.imaging.orientation import to_stored, to_viewed
 from watcher.worker.imaging.picture import DEEP_MODES
@@ -91,7 +91,7 @@ def white_of(mask: Picture) -> Mask:
     is white and visible; if no pixel is, the strokes were drawn in another colour on nothing, and every
     visible pixel is marked.
     """
-    pixels = mask.load()
+    pixels = load_pixels(mask)
     alpha = mask.alpha(pixels)
     white = _luminance(mask, pixels) >= THRESHOLD
     if alpha is None or alpha.min() == 255:  # noqa: PLR2004 - opaque everywhere

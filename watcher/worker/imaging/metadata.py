@@ -27,6 +27,11 @@ EXIF_PREFIX = b"Exif\x00\x00"
 XMP_PREFIX = b"http://ns.adobe.com/xap/1.0/\x00"
 _ORIENTATION = 274
 JPEG_START = b"\xff\xd8\xff"
+_MOST_EXIF_BYTES = 1 << 24
+_MOST_JPEGS = 16
+_MOST_MARKERS = 500
+"""More bytes, JPEGs and markers of one than any camera puts into an EXIF block: each start of a JPEG is
+followed for as long as it may be one."""
 UNREADABLE = (IncompleteError, RefusedError, struct.error)
 
 # --- EXIF --------------------------------------------------------------------------------------------------
@@ -78,11 +83,14 @@ def exif_without_pictures(exif: bytes, dropped: list[str]) -> bytes:
         dropped: names of what was blanked are appended.
     """
     prefix, block = exif[: len(exif) - len(tiff_part(exif))], bytearray(tiff_part(exif))
+    if len(block) > _MOST_EXIF_BYTES or block.count(JPEG_START) > _MOST_JPEGS:
+        dropped.append("EXIF")  # what cannot be looked into is not passed on
+        return prefix + orientation_only(exif_orientation(exif))
     try:
         first = tiff_first_ifd(bytes(block))
         if first.next_offset:
-            _blank_thumbnail(block, first)
             dropped.append("EXIF thumbnail")
+            _blank_thumbnail(block, first)
     except UNREADABLE:
         pass
     if _blank_jpegs(block):
@@ -94,62 +102,119 @@ def _blank_thumbnail(block: bytearray, first: Ifd) -> None:
     source = bytes(block)
     struct.pack_into(f"{first.order}I", block, first.next_field, 0)
     thumbnail = tiff_ifd(source, first.order, first.next_offset)
+    spans = [thumbnail.span]
     for offsets_tag, counts_tag in ((513, 514), (273, 279)):  # JPEG thumbnail, strips (EXIF 2.32, 4.5.3)
         offsets = thumbnail.integers(source, offsets_tag)
         counts = thumbnail.integers(source, counts_tag)
-        for offset, count in zip(offsets, counts, strict=False):
-            stop = min(offset + count, len(block))
-            block[offset:stop] = bytes(max(0, stop - offset))
-    start, stop = thumbnail.span
-    block[start:stop] = bytes(stop - start)
+        spans += [(offset, offset + count) for offset, count in zip(offsets, counts, strict=False)]
+    _blank(block, spans)
+
+
+def _blank(block: bytearray, spans: list[tuple[int, int]]) -> None:
+    """Put zeros into spans (first byte, last byte exclusive): each byte once, however many overlap there."""
+    done = 0
+    for start, stop in sorted(spans):
+        first, last = max(start, done), min(stop, len(block))
+        if first < last:
+            block[first:last] = bytes(last - first)
+            done = last
 
 
 def _blank_jpegs(block: bytearray) -> int:
-    blanked, position = 0, 0
-    while (start := block.find(JPEG_START, position)) >= 0:
-        position = start + 1
-        try:
-            stop = jpeg_layout(bytes(block), start).end
-        except UNREADABLE:
-            continue
-        block[start:stop] = bytes(stop - start)
-        blanked += 1
+    """Blank what begins like a JPEG and goes on like one, and return how many there were."""
+    source = bytes(block)
+    blanked, start = 0, source.find(JPEG_START)
+    while start >= 0:
+        stop = _jpeg_stop(source, start)
+        if stop is not None:
+            block[start:stop] = bytes(stop - start)
+            blanked += 1
+        start = source.find(JPEG_START, start + 1 if stop is None else stop)
     return blanked
+
+
+_TABLES_AND_FRAME = re.compile(rb"\xff\xdb.*?\xff[\xc0-\xc2].*?(?:\xff\xd9|\Z)", re.DOTALL)
+"""Quantisation tables, a frame, and what follows them up to the end of the picture."""
+
+
+def _jpeg_stop(source: bytes, start: int) -> int | None:
+    """Return where an embedded JPEG ends; None where none begins.
+
+    A damaged one counts too: viewers show what is left of it.
+    """
+    try:
+        return jpeg_layout(source, start, most_markers=_MOST_MARKERS).end
+    except UNREADABLE:
+        found = _TABLES_AND_FRAME.search(source, start)
+        return None if found is None else found.end()
 
 
 # --- XMP and Photoshop -------------------------------------------------------------------------------------
 
-_XMP_THUMBNAILS = re.compile(rb"<(xmp|xap):Thumbnails\b.*?</\1:Thumbnails>", re.DOTALL)
+_XMP_THUMBNAILS = re.compile(rb"<((?:xmp|xap):Thumbnails)\b")
 _XMP_COMPANIONS = re.compile(
-    rb"""<(Container|GContainer):Directory\b.*?</\1:Directory>"""
-    rb"""|\s(?:GCamera|Camera):(?:MicroVideo|MotionPhoto)\w*\s*=\s*(?:"[^"]*"|'[^']*')"""
-    rb"""|<(GCamera|Camera):(?P<name>(?:MicroVideo|MotionPhoto)\w*)>.*?</\2:(?P=name)>"""
-    rb"""|\shdrgm:\w+\s*=\s*(?:"[^"]*"|'[^']*')"""
-    rb"""|\sxmpNote:HasExtendedXMP\s*=\s*(?:"[^"]*"|'[^']*')""",
-    re.DOTALL,
+    rb"<((?:Container|GContainer):Directory)\b|<((?:GCamera|Camera):(?:MicroVideo|MotionPhoto)\w*)>"
 )
-"""What tells a viewer of a motion clip, gain map or depth picture that is no longer in the file."""
+_XMP_COMPANION_VALUES = re.compile(
+    rb"""\s(?:GCamera|Camera):(?:MicroVideo|MotionPhoto)\w*\s*=\s*(?:"[^"]*"|'[^']*')"""
+    rb"""|\shdrgm:\w+\s*=\s*(?:"[^"]*"|'[^']*')"""
+    rb"""|\sxmpNote:HasExtendedXMP\s*=\s*(?:"[^"]*"|'[^']*')"""
+)
+"""Elements and attributes that tell a viewer of a motion clip, gain map or depth picture that is no longer in
+the file."""
+_MOST_OPEN_ELEMENTS = 64
+"""Names of elements without an end: for each the whole packet is searched once."""
 
 
 def xmp_without_pictures(xmp: bytes, dropped: list[str], *, companions_lost: bool = False) -> bytes:
     """Take thumbnails out of an XMP packet, and pointers to a motion clip or gain map that is lost."""
-    cleaned = _XMP_THUMBNAILS.sub(b"", xmp)
+    cleaned = _without_elements(xmp, _XMP_THUMBNAILS)
     if cleaned != xmp:
         dropped.append("XMP thumbnail")
-    return _XMP_COMPANIONS.sub(b"", cleaned) if companions_lost else cleaned
+    if not companions_lost:
+        return cleaned
+    return _XMP_COMPANION_VALUES.sub(b"", _without_elements(cleaned, _XMP_COMPANIONS))
+
+
+def _without_elements(text: bytes, start_tag: re.Pattern[bytes]) -> bytes:
+    """Take out elements up to their own end tags; one without an end stays.
+
+    Not one pattern from start tag to end tag: that searches the rest for each start again.
+
+    Args:
+        text: what they are in.
+        start_tag: finds one; its one group that matches is the element's name.
+    """
+    kept, position = bytearray(), 0
+    without_end: set[bytes] = set()
+    for found in start_tag.finditer(text):
+        name: bytes = found[found.lastindex or 0]
+        if found.start() < position or name in without_end:
+            continue
+        end_tag = b"</" + name + b">"
+        stop = text.find(end_tag, found.end())
+        if stop >= 0:
+            kept += text[position : found.start()]
+            position = stop + len(end_tag)
+        elif len(without_end) < _MOST_OPEN_ELEMENTS:
+            without_end.add(name)
+        else:
+            break
+    return bytes(kept + text[position:])
 
 
 _PHOTOSHOP_THUMBNAILS = frozenset({1033, 1036})
+_PHOTOSHOP_TYPES = frozenset({b"8BIM", b"MeSa", b"PHUT", b"AgHg", b"DCSR"})
+"""Signatures of resources: Photoshop's own, ImageReady's, PhotoDeluxe's, Lightroom's and an older one."""
 
 
 def photoshop_without_thumbnails(resources: bytes, dropped: list[str]) -> bytes:
-    """Take the thumbnail resources out of a block of Photoshop image resources ('8BIM' records)."""
+    """Take the thumbnail resources out of a block of Photoshop image resources.
+
+    What stands behind the last resource that can be read is kept, unless a picture may be in it.
+    """
     kept, position = bytearray(), 0
-    while position + 12 <= len(resources) and resources[position : position + 4] in (
-        b"8BIM",
-        b"MeSa",
-        b"PHUT",
-    ):
+    while position + 12 <= len(resources) and resources[position : position + 4] in _PHOTOSHOP_TYPES:
         (number,) = struct.unpack_from(">H", resources, position + 4)
         name_bytes = resources[position + 6] + 1
         size_at = position + 6 + name_bytes + (name_bytes & 1)
@@ -162,7 +227,11 @@ def photoshop_without_thumbnails(resources: bytes, dropped: list[str]) -> bytes:
         else:
             kept += resources[position:stop]
         position = stop
-    return bytes(kept)
+    rest = resources[position:]
+    if JPEG_START in rest:
+        dropped.append("Photoshop data behind its last readable resource")
+        return bytes(kept)
+    return bytes(kept) + rest
 
 
 def kept_exif(payload: bytes, dropped: list[str], *, keep: bool) -> bytes:

@@ -94,11 +94,19 @@ class Encoding:
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """The result's bytes, what is true of its pixels outside the hole, and the names of lost metadata."""
+    """A result.
+
+    Attributes:
+        data: its bytes.
+        outside: what is true of its pixels outside the hole.
+        dropped_metadata: the names of what is lost.
+        note: what a person should know besides, or None.
+    """
 
     data: bytes
     outside: Outside
     dropped_metadata: tuple[str, ...] = ()
+    note: str | None = None
 
 
 class Picture(ABC):
@@ -114,6 +122,7 @@ class Picture(ABC):
         transparency: what stands for transparent where the mode has no alpha channel: a palette entry, the
             alphas of the first entries, a grey value, or a colour, in its own depth; None for nothing.
         icc_profile: the embedded colour profile, or nothing.
+        spare_entries: of a palette picture, which of 256 entries the fill may have if no pixel shows them.
     """
 
     container: ClassVar[Container]
@@ -130,6 +139,7 @@ class Picture(ABC):
         self.orientation = orientation
         self.transparency: Transparency = image.info.get("transparency")
         self.icc_profile: bytes = image.info.get("icc_profile") or b""
+        self.spare_entries: Mask = np.ones(256, np.bool_)
         if self.mode not in MODES:
             raise RefusedError(
                 "unsupported",
@@ -151,6 +161,11 @@ class Picture(ABC):
             RefusedError: `undecodable` or `unsupported`.
             struct.error: the bytes stop inside the header.
         """
+
+    @classmethod
+    def bytes_to_open(cls, data: bytes) -> int:  # noqa: ARG003 - for formats that need the whole canvas at once
+        """Return how much memory reading the header takes because of the picture's size."""
+        return 0
 
     @abstractmethod
     def encode(self, filled: Filled, how: Encoding) -> Encoded:

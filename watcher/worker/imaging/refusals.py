@@ -1,7 +1,9 @@
 """How imaging says no: two exceptions, both with words for a person.
 
-Rule: a picture that will be fine later (`IncompleteError`) is never told apart by guessing from one that
-never will (`RefusedError`): only a missing end says incomplete.
+Rules of this module:
+- A picture that will be fine later (`IncompleteError`) is never told apart by guessing from one that never
+  will (`RefusedError`): only a missing end says incomplete.
+- Words may quote a file, or a decoder that does: they leave the worker through `quoted`.
 """
 
 from __future__ import annotations
@@ -10,6 +12,27 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from watcher.wire import FailureCode
+
+
+MOST_WORDS = 400
+"""Characters of a reason: as much as somebody reads."""
+MOST_NAMES, MOST_NAME = 50, 100
+"""Names of lost metadata, and characters of one: keywords are of any number and length."""
+
+
+def quoted(text: str, most: int = MOST_WORDS) -> str:
+    """Return text from outside as one line that is fit to be shown: printable, and not too long."""
+    cut = text if len(text) <= most else f"{text[: most - 3]}..."
+    if cut.isprintable():
+        return cut
+    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in cut)
+
+
+def quoted_names(names: tuple[str, ...]) -> tuple[str, ...]:
+    """Return names from outside, fit to be shown, and how many more there are."""
+    shown = tuple(quoted(name, MOST_NAME) for name in names[:MOST_NAMES])
+    more = len(names) - len(shown)
+    return (*shown, f"and {more} more") if more else shown
 
 
 class RefusedError(Exception):

@@ -217,6 +217,8 @@ def _check_size(path: Path, size_bytes: int, pinned_sha256: str | None) -> None:
     if size_bytes == 0:
         raise WeightsRejectedError(f"the weights file {path} is empty", _remedy(pinned_sha256))
     expected = {known.size_bytes for known in KNOWN if pinned_sha256 in (None, known.sha256)}
+    if size_bytes in {known.size_bytes for known in KNOWN}:
+        return  # it may be the other export: the hash can name it
     if expected and size_bytes not in expected:
         looks = _kind_of_accident(path) or _odd_size(size_bytes, max(expected))
         raise WeightsRejectedError(f"the weights file {path} {looks}", _remedy(pinned_sha256))
@@ -225,9 +227,21 @@ def _check_size(path: Path, size_bytes: int, pinned_sha256: str | None) -> None:
 def _check_hash(path: Path, sha256: str, pinned_sha256: str | None) -> None:
     if sha256 in ({pinned_sha256} if pinned_sha256 else {known.sha256 for known in KNOWN}):
         return
-    looks = _kind_of_accident(path) or f"has sha256 {sha256}"
+    titles = {known.sha256: known.title for known in KNOWN}
+    if sha256 in titles:
+        # Two exports go by one name, and lists give the hash of the one with the address of the other.
+        looks = f"is {titles[sha256]}"
+        remedy = (
+            f"To use this file, which is good too, set `sha256` under `[model]` to {sha256}, or leave that "
+            "setting out; else put the other file there."
+        )
+    else:
+        looks = _kind_of_accident(path) or f"has sha256 {sha256}"
+        remedy = _remedy(pinned_sha256)
     wanted = f"the configuration names {pinned_sha256}" if pinned_sha256 else "no known weights have it"
-    raise WeightsRejectedError(f"the weights file {path} {looks}, and {wanted}", _remedy(pinned_sha256))
+    if pinned_sha256 in titles:
+        wanted += f", which is {titles[pinned_sha256]}"
+    raise WeightsRejectedError(f"the weights file {path} {looks}, and {wanted}", remedy)
 
 
 def _odd_size(size_bytes: int, expected_bytes: int) -> str:

@@ -1,8 +1,12 @@
-"""JPEG: written with the source's own quantisation tables and chroma subsampling (or the recipe's quality).
+"""JPEG: all blocks that the hole does not touch stay as they are; only the hole's are encoded anew.
 
 Rules of this module:
-- Progressive stays progressive, RGB-coded stays RGB-coded.
-- The source's segments take the place of the encoder's, but for the one that says how to read the colours.
+- Where that cannot be done, or the recipe asks for a quality, the whole picture is encoded anew, with the
+  source's own quantisation tables and chroma subsampling (or that quality), and the report says so.
+- Progressive stays progressive, RGB-coded stays RGB-coded, inks stay as they are stored.
+- The source's segments take the place of the encoder's. Where the whole picture is encoded anew, the one that
+  says how to read the colours is the encoder's.
+- A picture whose data ends early, end marker or not, is not done.
 - Further pictures that only serve the first (preview, gain map) are left out and named; others are refused.
 """
 
@@ -12,13 +16,26 @@ import contextlib
 import struct
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import numpy as np
 from PIL import ImageFile, JpegImagePlugin
 
+from watcher.worker.imaging.formats.jpeg_blocks import (
+    BlocksLostError,
+    Sampling,
+    Transcoded,
+    inspect,
+    with_new_blocks,
+)
 from watcher.worker.imaging.formats.jpeg_layout import JpegSegment, jpeg_layout
-from watcher.worker.imaging.formats.jpeg_metadata import is_companion, jpeg_metadata, multi_picture_kinds
+from watcher.worker.imaging.formats.jpeg_metadata import (
+    is_adobe,
+    is_companion,
+    jpeg_metadata,
+    multi_picture_kinds,
+)
 from watcher.worker.imaging.metadata import exif_orientation
-from watcher.worker.imaging.picture import Encoded, Picture, open_image, pillow_image, save
-from watcher.worker.imaging.refusals import RefusedError
+from watcher.worker.imaging.picture import Encoded, Picture, damaged, open_image, pillow_image, save
+from watcher.worker.imaging.refusals import IncompleteError, RefusedError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,25 +53,61 @@ class JpegPicture(Picture):
     container: ClassVar[Container] = "JPEG"
 
     @classmethod
-    def open(cls, data: bytes, *, fresh: bool) -> JpegPicture:  # noqa: ARG003 - a JPEG has an end marker
+    def open(cls, data: bytes, *, fresh: bool) -> JpegPicture:
         """Judge the structure and read the header."""
-        layout = jpeg_layout(data)
+        layout = jpeg_layout(data, strict=False)
         _refuse(layout)
         # Not Image.open, which hands multi-picture files to MPO.
-        return cls(data, open_image("JPEG", JpegImagePlugin.JpegImageFile, data[: layout.end]), layout)
+        image = open_image("JPEG", JpegImagePlugin.JpegImageFile, data[: layout.end])
+        return cls(data, image, layout, fresh=fresh)
 
-    def __init__(self, data: bytes, image: Image.Image, layout: JpegLayout) -> None:
-        if image.mode == "CMYK":
-            raise RefusedError(
-                "unsupported",
-                "this picture is in CMYK (printing inks), which is not served",
-                "convert it to RGB with its colour profile and drop that",
-            )
+    def __init__(self, data: bytes, image: Image.Image, layout: JpegLayout, *, fresh: bool) -> None:
         super().__init__(data, image, orientation=exif_orientation(image.info.get("exif") or b""))
         self._layout = layout
+        self._fresh = fresh
 
     def encode(self, filled: Filled, how: Encoding) -> Encoded:
-        """Return a filled picture in this container."""
+        """Return a filled picture in this container.
+
+        Raises:
+            IncompleteError: the picture's data ends early, and the file is fresh.
+            RefusedError: it ends early, and the file is not fresh (undecodable).
+        """
+        dropped: list[str] = []
+        kept = jpeg_metadata(self._layout, self.data[self._layout.end :], dropped, keep=how.keep_metadata)
+        names = tuple(dict.fromkeys(dropped))
+        note = None
+        try:
+            transcoded = self._transcoded(filled, how)
+        except BlocksLostError as reason:
+            note = f"the whole JPEG was encoded anew, as its blocks could not be kept: {reason}"
+            transcoded = Transcoded(cut_off=False, data=b"")
+        if transcoded.cut_off:
+            raise self._cut_off()
+        if transcoded.data:
+            return Encoded(_spliced(transcoded.data, kept), "blocks", names)
+        encoded = self._encoded(filled, how)
+        return Encoded(_spliced(encoded, [s for s in kept if not is_adobe(s)]), "reencoded", names, note)
+
+    def _transcoded(self, filled: Filled, how: Encoding) -> Transcoded:
+        """Put new blocks into the source; where a quality is asked for, only look whether it is whole."""
+        source = self.data[: self._layout.end]
+        if how.quality is not None:
+            return inspect(source, megapixels=self.width * self.height / 1e6)
+        image = self.image
+        assert isinstance(image, JpegImagePlugin.JpegImageFile)  # noqa: S101 - opened as one
+        samplings = [Sampling(horizontal, vertical) for _, horizontal, vertical, _ in image.layer]
+        # Inks are stored from 255 (none) down: so Adobe began, and so decoders read all, its segment or not.
+        stored = np.uint8(255) - filled.pixels if self.mode == "CMYK" else filled.pixels
+        return with_new_blocks(source, samplings, stored, filled.hole)
+
+    def _cut_off(self) -> Exception:
+        if self._fresh:
+            return IncompleteError("the JPEG's picture data stops before its end")
+        return damaged("JPEG", "its picture data stops before the picture does")
+
+    def _encoded(self, filled: Filled, how: Encoding) -> bytes:
+        """Encode the whole picture anew."""
         source, layout = self.image, self._layout
         assert isinstance(source, JpegImagePlugin.JpegImageFile)  # noqa: S101 - opened as one
         options: dict[str, Any] = {
@@ -72,10 +125,7 @@ class JpegPicture(Picture):
         else:
             options["quality"] = how.quality
         with _buffer_room(4 * self.width * self.height):
-            encoded = save(pillow_image(self, filled), "JPEG", options)
-        dropped: list[str] = []
-        kept = jpeg_metadata(layout, self.data[layout.end :], dropped, keep=how.keep_metadata)
-        return Encoded(_spliced(encoded, kept), "reencoded", tuple(dict.fromkeys(dropped)))
+            return save(pillow_image(self, filled), "JPEG", options)
 
 
 def _refuse(layout: JpegLayout) -> None:
@@ -114,7 +164,7 @@ def _is_rgb_coded(source: JpegImagePlugin.JpegImageFile, layout: JpegLayout) -> 
 
 
 def _spliced(encoded: bytes, kept: list[JpegSegment]) -> bytes:
-    """Put the source's segments in the place of the encoder's; its Adobe one stays: it says how to read."""
+    """Put the source's segments in the place of the encoder's, whose Adobe one stays: it says how to read."""
     own = jpeg_layout(encoded).segments
     position = 2
     for segment in own:

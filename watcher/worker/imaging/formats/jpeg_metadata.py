@@ -54,8 +54,17 @@ def is_companion(kind: int) -> bool:
     return kind in _MP_PREVIEWS or kind in (_MP_UNDEFINED, _MP_BASELINE)
 
 
+def is_adobe(segment: JpegSegment) -> bool:
+    """Tell Adobe's segment, by which decoders know how the colours are coded."""
+    return (
+        segment.marker == 0xEE  # noqa: PLR2004 - APP14
+        and segment.payload.startswith(b"Adobe")
+        and len(segment.payload) >= 12  # noqa: PLR2004 - libjpeg takes shorter ones for something else
+    )
+
+
 def jpeg_metadata(layout: JpegLayout, trailer: bytes, dropped: list[str], *, keep: bool) -> list[JpegSegment]:
-    """Choose the source's segments that go into the result, in order.
+    """Choose the source's segments that go into the result, in order; Adobe's is always among them.
 
     Args:
         layout: of the source.
@@ -86,8 +95,8 @@ def _jpeg_segment(  # noqa: PLR0911 - a table of cases, one return each
     segment: JpegSegment, dropped: list[str], *, keep: bool, companions_lost: bool
 ) -> JpegSegment | None:
     marker, payload = segment.marker, segment.payload
-    if marker == 0xEE and payload.startswith(b"Adobe"):  # noqa: PLR2004 - APP14: the encoder writes its own
-        return None
+    if is_adobe(segment):
+        return segment
     if marker == 0xE0 and payload.startswith(b"JFIF\x00"):  # noqa: PLR2004 - APP0
         if payload[12:14].strip(b"\x00"):
             dropped.append("JFIF thumbnail")
