@@ -25,6 +25,7 @@ _MAX_BITS = 63
 
 Phase = Literal["read", "decode", "mask", "preprocess", "inference", "composite", "encode"]
 MarkSource = Literal["mask", "marked_copy", "sidecar", "colour", "alpha", "regions"]
+PictureFormat = Literal["JPEG", "PNG", "WEBP", "TIFF", "BMP", "GIF", "HEIC", "AVIF"]
 Outside = Literal["identical", "blocks", "reencoded"]
 """What is true of the pixels outside the grown mask: all bit-identical; bit-identical but for the JPEG blocks
 that the mask touches, and one pixel beside them where chroma is sampled coarsely; or all encoded again."""
@@ -190,7 +191,7 @@ class WorkSegments(msgspec.Struct, frozen=True, kw_only=True):
 class ImageFacts(msgspec.Struct, frozen=True, kw_only=True):
     """What was seen of one picture and done to it."""
 
-    format: str
+    format: PictureFormat
     width: int
     height: int
     hole_px: int = 0
@@ -260,7 +261,8 @@ class ItemProgressed(_Message, frozen=True, kw_only=True, tag="item_progressed")
     How long the next one may take goes by how much it has to do. `units` are: bytes of the files for `read`,
     bytes of the decoded pixels for `decode`, the picture's pixels for `mask`, `preprocess` and `composite`,
     the same weighted by what its container costs for `encode`, and for `inference` what the engine has to do
-    for the one next crop, as it measures work itself. 0 where there is nothing to do.
+    for the one next crop, as it measures work itself. 0 where there is nothing to do. Formats differ too much
+    for one measure: `decode` and `encode` tell theirs.
     """
 
     batch: str
@@ -273,6 +275,8 @@ class ItemProgressed(_Message, frozen=True, kw_only=True, tag="item_progressed")
     """What begins."""
     units: int = 0
     """Of what begins."""
+    format: PictureFormat | None = None
+    """Of the picture, once it is known."""
     crop: int | None = None
 
 

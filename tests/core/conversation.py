@@ -184,6 +184,8 @@ class Process:
     has_worked: bool = False
     """It has begun an item of its batch."""
     busy_ns: int = 0
+    format: str = ""
+    """Of the pictures, as it tells with its progress."""
     """How long it has computed, or wanted to, since its last report."""
     waits_for_disk: bool = False
     judged: bool = False
@@ -250,7 +252,9 @@ class Process:
         self.world.tick()
         spent_ns = self.world.now_ns - self.started_ns
         self.world.send(
-            e.ItemProgressed(self.origin, self._batch_id, item.job.id, over, spent_ns, begins, units)
+            e.ItemProgressed(
+                self.origin, self._batch_id, item.job.id, over, spent_ns, begins, units, self.format
+            )
         )
 
     def come_to(self, phase: str, source: str | None = None, units: int = 1_000_000) -> c.BatchItem:

@@ -52,6 +52,19 @@ def experienced_world(policy: Policy | None = None) -> World:
 # --- how long ----------------------------------------------------------------------------------------------
 
 
+def test_a_format_that_was_never_met_has_its_own_time() -> None:
+    world = experienced_world()
+    drop_marked(world, "a.jpg", b"a".ljust(1000, b"x"))
+    item = world.hot.come_to("encode", units=800_000_000)
+    in_a_hurry_s = patience_s(world)
+    world.hot.format = "HEIC"
+    world.hot.progress(item, "encode", "encode", 800_000_000)
+    assert flight(world).kind == "encode HEIC"
+    assert patience_s(world) > 30 > in_a_hurry_s
+    world.advance(30)
+    assert not kills(world)
+
+
 def test_a_hot_process_is_not_waited_for_longer_than_a_cold_job_takes() -> None:
     world = experienced_world()
     drop_marked(world, "a.jpg", b"a".ljust(1000, b"x"))

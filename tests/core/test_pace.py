@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from watcher.core.pace import ITEM, PICKUP, TURN, ColdTime, Pace, prior_s
+from watcher.core.pace import ITEM, PICKUP, TURN, ColdTime, Pace, kind_of_work, prior_s
 
 MEGA = 1_000_000
 PHASES = ("read", "decode", "mask", "preprocess", "inference", "composite", "encode", PICKUP, TURN)
@@ -122,6 +122,29 @@ def test_before_anything_was_measured_the_cold_time_is_a_guess() -> None:
     assert cold().usual_s(MEGA) == GUESS_S
     assert cold().start_s is None
     assert cold().slow_s(MEGA, "decode", MEGA) == GUESS_S
+
+
+def test_the_first_picture_of_a_format_is_given_what_a_first_picture_is() -> None:
+    """A HEIC takes a hundred times as long to encode as a JPEG: what JPEGs took says nothing of it."""
+    jpeg, heic = kind_of_work("encode", "JPEG"), kind_of_work("encode", "HEIC")
+    pace = paced(jpeg, MEGA, *[0.02] * ENOUGH)
+    pace.note(ITEM, MEGA, 0.2)
+    cold_time = ColdTime(pace, GUESS_S)
+    cold_time.note_start(1.0, cold=True)
+    assert cold_time.slow_s(MEGA, jpeg, MEGA) == pytest.approx(1.2)
+    assert pace.slow_s(heic, 800 * MEGA) is None
+    assert cold_time.slow_s(MEGA, heic, 800 * MEGA) > 1.0 + 0.3 * 0.15 * 800
+    pace.note(heic, 800 * MEGA, 13.0)
+    assert cold_time.slow_s(MEGA, heic, 800 * MEGA) == 14.0
+    assert cold_time.slow_s(MEGA, jpeg, MEGA) == pytest.approx(1.2)
+
+
+@pytest.mark.parametrize("phase", PHASES)
+def test_only_decoding_and_encoding_are_known_by_format(phase: str) -> None:
+    kind = kind_of_work(phase, "PNG")
+    assert (kind == phase) is (phase not in ("decode", "encode"))
+    assert kind_of_work(phase, "") == phase
+    assert prior_s(kind, MEGA) == prior_s(phase, MEGA)
 
 
 def test_a_start_and_the_work_add_up() -> None:

@@ -28,7 +28,7 @@ from watcher.adapters.bounded_log import BoundedLog, OutputTail
 from watcher.adapters.child import Child
 from watcher.adapters.memory import OomKills, look_at
 from watcher.adapters.process_evidence import Ending
-from watcher.adapters.processor_time import busiest_ns, busy_ns
+from watcher.adapters.processor_time import busy_ns, spent_ns
 from watcher.adapters.worker_messages import event_of, wire_item
 from watcher.core import events as e
 
@@ -97,7 +97,7 @@ class WorkerProcess:
         self._is_working = True
         self._looked_ns = 0
         self._busy_ns: dict[str, int] | None = None
-        """Of its threads, soon after its last report or its batch; None until it was looked at after that."""
+        """Of its threads and children, soon after its last report or its batch; None until it was looked at."""
         self._hung_up_ns: int | None = None
         self._lines = _Lines()
         self._tail = OutputTail()
@@ -155,7 +155,8 @@ class WorkerProcess:
         if self.is_alive:
             look = look_at(self.origin.pid)
             state = look.state if look is not None else ""
-            busy = busiest_ns(self._busy_ns or {}, busy_ns(self.origin.pid))
+            known = self._busy_ns
+            busy = 0 if known is None else spent_ns(known, busy_ns(self.origin.pid))
             if state in {"T", "t"}:  # what it did before it was stopped does not make it go on
                 busy = 0
             self._sink(e.WorkerExamined(self.origin, busy, waits_for_disk=state == "D"))

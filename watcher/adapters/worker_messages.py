@@ -80,6 +80,7 @@ def event_of(message: wire.FromWorker, origin: e.Origin, received_ns: int) -> e.
                 message.spent_ns,
                 message.next,
                 message.units,
+                message.format or "",
             )
         case wire.ItemDone():
             return e.ItemDone(

@@ -259,7 +259,8 @@ class WorkerExamined:
     """Whether a silent process works.
 
     Attributes:
-        busy_ns: how long it has computed since its last report, or was ready to and had no processor.
+        busy_ns: how long its threads and children have computed since its last report, all together, or were
+            ready to and had no processor.
         waits_for_disk: it hangs in the kernel now, as one does that waits for a disk.
     """
 
@@ -293,6 +294,7 @@ class ItemProgressed:
         phase: what is over; `spent_ns` is its time.
         next_phase: what begins, or None.
         units: how much it has to do; what is counted is the phase's own (`wire.ItemProgressed`).
+        format: of the picture, or nothing.
     """
 
     origin: Origin
@@ -302,6 +304,7 @@ class ItemProgressed:
     spent_ns: int = 0
     next_phase: str | None = None
     units: int = 0
+    format: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal
 
-from watcher.core.pace import ITEM, PICKUP, TURN, ColdTime, Pace, prior_s
+from watcher.core.pace import ITEM, PICKUP, TURN, ColdTime, Pace, kind_of_work, prior_s
 from watcher.core.settle import NS_PER_S
 from watcher.core.supervision import LISTEN_NS
 
@@ -64,6 +64,8 @@ class Flight:
     phase: str = PICKUP
     """What the process is doing, and how much of it there is to do (see `pace`)."""
     units: int = 0
+    format: str = ""
+    """Of the picture that it does it to, as far as it was told."""
     crowd: int = 1
     """The most processes that worked beside each other since the last report."""
     ready: WorkerReady | None = None
@@ -88,6 +90,11 @@ class Flight:
     def overstays_ns(self) -> int:
         """When it will have taken twice as long as was foreseen: from then on nobody waits for it."""
         return self.sent_ns + round(2 * NS_PER_S * sum(self.estimates_s.values()))
+
+    @property
+    def kind(self) -> str:
+        """What its phase is known by to `pace`."""
+        return kind_of_work(self.phase, self.format)
 
     @property
     def is_working(self) -> bool:
@@ -196,7 +203,7 @@ class Flights:
     def spent(self, flight: Flight, phase: str, seconds: float) -> None:
         """The phase that it was in took so long."""
         if phase == flight.phase:
-            self.pace.note(phase, flight.units, seconds)
+            self.pace.note(flight.kind, flight.units, seconds)
 
     def landed(self, flight: Flight, job_id: str, seconds: float | None, now_ns: int) -> None:
         """Its process has reported on this job; `seconds`: what its work took, if all of it was done."""
@@ -206,9 +213,11 @@ class Flights:
         flight.in_progress = None
         self.progressed(flight, TURN, 0, now_ns)
 
-    def progressed(self, flight: Flight, phase: str, units: int, now_ns: int) -> None:
+    def progressed(
+        self, flight: Flight, phase: str, units: int, now_ns: int, picture_format: str = ""
+    ) -> None:
         """Its process said something, and is in this phase now: it is waited for anew."""
-        flight.phase, flight.units = phase, units
+        flight.phase, flight.units, flight.format = phase, units, picture_format
         flight.progressed_ns = now_ns
         flight.crowd = self.crowd
         flight.extra_ns = flight.busy_ns = flight.answer_ns = 0
@@ -247,12 +256,12 @@ class Flights:
         """How long its process may be silent now."""
         if flight.path == "cold" and flight.ready is None and not flight.started:
             return self.policy.worker.start_timeout_s
-        known_s = self.pace.patience_s(flight.phase, flight.units)
+        known_s = self.pace.patience_s(flight.kind, flight.units)
         if flight.path == "cold":
-            longest_s = max(known_s, prior_s(flight.phase, flight.units))
+            longest_s = max(known_s, prior_s(flight.kind, flight.units))
             return flight.crowd * 2.0**flight.solo_faults * longest_s
         size = flight.jobs.get(flight.in_progress or "", max(flight.jobs.values(), default=0))
-        slow_s = self.cold_time.slow_s(size, flight.phase, flight.units, crowd=flight.crowd)
+        slow_s = self.cold_time.slow_s(size, flight.kind, flight.units, crowd=flight.crowd)
         return min(flight.crowd * known_s, slow_s)
 
     def silent_until_ns(self, flight: Flight) -> int:

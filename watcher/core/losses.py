@@ -98,7 +98,8 @@ class Losses:
         if hot is None or not is_awaited or self._lanes.supervisor.state is not WorkerState.BUSY:
             return
         hot.answer_ns = 0
-        hot.busy_ns = now.mono_ns - hot.progressed_ns if event.waits_for_disk else event.busy_ns
+        silent_ns = now.mono_ns - hot.progressed_ns
+        hot.busy_ns = silent_ns if event.waits_for_disk else min(event.busy_ns, silent_ns)
         if now.mono_ns + _ANSWER_NS >= self._lanes.flights.silent_until_ns(hot):
             self._stalled(hot, now)
             return

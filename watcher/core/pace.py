@@ -6,6 +6,8 @@ Rules of this file:
 - Sizes are taken together by powers of two. A size that was never met borrows from the nearest smaller one,
   in proportion, else from the nearest larger one as it is: either may be too much, neither too little. What
   had nothing to do (0) stands in for what has only where nothing else is known.
+- Work is known by its phase; decoding and encoding also by the picture's format: one takes a hundred times as
+  long as another for the same pixels. A format that was never met is given what a first picture is.
 - What was ended for taking too long is no sample: whether it was slow or hung is not known. The one-shot that
   serves the picture next has longer, and tells.
 - All memory is bounded: the last samples of each phase and size.
@@ -57,44 +59,60 @@ _PRIOR_S: Final[Mapping[str, tuple[float, float]]] = {
 decode 3 ms a megabyte of pixels, mask operations below 50 ms, JPEG at 12 ms and LaMa at 17 s a megapixel."""
 
 
-def prior_s(phase: str, units: int) -> float:
+_CODING: Final = frozenset({"decode", "encode"})
+
+
+def kind_of_work(phase: str, picture_format: str) -> str:
+    """Return what a phase's durations are kept by."""
+    return f"{phase} {picture_format}" if phase in _CODING and picture_format else phase
+
+
+def _is_of_a_format(kind: str) -> bool:
+    return " " in kind
+
+
+def _prior(kind: str) -> tuple[float, float]:
+    return _PRIOR_S[kind.partition(" ")[0]]
+
+
+def prior_s(kind: str, units: int) -> float:
     """What no healthy machine exceeds, whatever is in the picture."""
-    base_s, per_million_s = _PRIOR_S[phase]
+    base_s, per_million_s = _prior(kind)
     return base_s + per_million_s * units / 1e6
 
 
 class Pace:
-    """The last durations of each phase and size."""
+    """The last durations of each kind of work and size."""
 
     def __init__(self) -> None:
         self._samples: dict[str, dict[int, deque[tuple[int, float]]]] = {}
 
-    def note(self, phase: str, units: int, seconds: float) -> None:
-        """A phase with so much to do took so long."""
-        sizes = self._samples.setdefault(phase, {})
+    def note(self, kind: str, units: int, seconds: float) -> None:
+        """Work of this kind with so much to do took so long."""
+        sizes = self._samples.setdefault(kind, {})
         samples = sizes.setdefault(units.bit_length(), deque(maxlen=_SAMPLES))
         samples.append((units, seconds))
 
-    def usual_s(self, phase: str, units: int) -> float | None:
+    def usual_s(self, kind: str, units: int) -> float | None:
         """The median for this size, or None before anything was measured."""
-        scaled = self._scaled(phase, units)
+        scaled = self._scaled(kind, units)
         return median(scaled) if scaled else None
 
-    def slow_s(self, phase: str, units: int) -> float | None:
+    def slow_s(self, kind: str, units: int) -> float | None:
         """What one of a hundred takes or exceeds, or None before anything was measured."""
-        scaled = sorted(self._scaled(phase, units))
+        scaled = sorted(self._scaled(kind, units))
         return scaled[ceil(_SLOW_QUANTILE * len(scaled)) - 1] if scaled else None
 
-    def patience_s(self, phase: str, units: int) -> float:
+    def patience_s(self, kind: str, units: int) -> float:
         """So long without a word means that nothing is done any more."""
-        slow_s = self.slow_s(phase, units)
+        slow_s = self.slow_s(kind, units)
         known_s = 0.0 if slow_s is None else _PATIENCE_FACTOR * slow_s
-        if len(self._samples.get(phase, {}).get(units.bit_length(), ())) < _ENOUGH:
-            known_s = max(known_s, prior_s(phase, units))
+        if len(self._samples.get(kind, {}).get(units.bit_length(), ())) < _ENOUGH:
+            known_s = max(known_s, prior_s(kind, units))
         return max(_LEAST_PATIENCE_S, known_s)
 
-    def _scaled(self, phase: str, units: int) -> list[float]:
-        sizes = self._samples.get(phase, {})
+    def _scaled(self, kind: str, units: int) -> list[float]:
+        sizes = self._samples.get(kind, {})
         wanted = units.bit_length()
         comparable = [size for size in sizes if size and wanted] or list(sizes)
         if not comparable:
@@ -137,25 +155,27 @@ class ColdTime:
         work_s = self._pace.usual_s(ITEM, size)
         return self.start_s + crowd * (self._guess_s if work_s is None else work_s)
 
-    def slow_s(self, size: int, phase: str, units: int, *, crowd: int = 1) -> float:
+    def slow_s(self, size: int, kind: str, units: int, *, crowd: int = 1) -> float:
         """What a one-shot usually takes for a picture that is slow in one phase, with so much to do in it.
 
         Its work shares the machine with a crowd; its start was measured in one. Only that phase is taken to
         be slow: the slowest start and the slowest picture of all tell how noisy the machine was once.
         """
-        item_s, phase_s = self._pace.usual_s(ITEM, size), self._pace.slow_s(phase, units)
+        item_s, phase_s = self._pace.usual_s(ITEM, size), self._pace.slow_s(kind, units)
         if item_s is None:
-            item_s = self._guess_s if self.start_s is None else self._first_s(phase, units, phase_s)
+            item_s = self._guess_s if self.start_s is None else self._first_s(kind, units, phase_s)
+        elif phase_s is None and _is_of_a_format(kind):  # its first one
+            item_s = max(item_s, self._first_s(kind, units, None))
         return (self.start_s or 0.0) + crowd * max(item_s, phase_s or 0.0)
 
-    def _first_s(self, phase: str, units: int, phase_s: float | None) -> float:
+    def _first_s(self, kind: str, units: int, phase_s: float | None) -> float:
         """For the first picture, of which only the phase is known, and how fast the golden one was filled."""
-        if phase == "inference":
+        if kind == "inference":
             return self._guess_s if phase_s is None else min(self._guess_s, _GOLDEN_FACTOR * phase_s)
         least_s, most_s = _FIRST_BASE_S
         golden_s = self._pace.usual_s("inference", 1)
         base_s = most_s if golden_s is None else min(most_s, max(least_s, _GOLDEN_FACTOR * golden_s))
-        return base_s + _FIRST_SHARE * _PRIOR_S[phase][1] * units / 1e6
+        return base_s + _FIRST_SHARE * _prior(kind)[1] * units / 1e6
 
     @property
     def _starts(self) -> deque[float]:

@@ -125,7 +125,8 @@ class Reports:
                     event.phase != event.next_phase or event.phase == "inference"
                 ):  # else it was announced only
                     flights.spent(flight, event.phase, event.spent_ns / NS_PER_S)
-                flights.progressed(flight, event.next_phase or flight.phase, event.units, at_ns)
+                phase = event.next_phase or flight.phase
+                flights.progressed(flight, phase, event.units, at_ns, event.format)
         if flight.path == "cold":
             self._lanes.cold_started()
         self._lanes.hot_is_heard()

@@ -203,6 +203,7 @@ class ItemServer:
                 spent_ns=spent_ns,
                 next=phase,
                 units=units,
+                format=None if course.image is None else course.image.format,
                 crop=crop,
             )
         )
