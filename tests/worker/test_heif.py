@@ -27,7 +27,14 @@ from tests.worker.independent import look
 from tests.worker.sources import XMP, by_pillow, rgb_profile
 from tests.worker.sources import exif as exif_block
 from watcher.wire import ItemDone, ItemFailed, ItemHeld, ItemIncomplete, Limits
-from watcher.worker.imaging.formats.isobmff import Group, Property, Reference, read_items, write_items
+from watcher.worker.imaging.formats.isobmff import (
+    Group,
+    Item,
+    Property,
+    Reference,
+    read_items,
+    write_items,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -95,6 +102,7 @@ SOURCES: dict[str, bytes] = {
     "heic 12 bits": heic(depth=12),
     "heic 10 bits alpha": heic(depth=10, alpha=True),
     "heic 10 bits grey": heic(GREY, depth=10),
+    "heic 10 bits grey alpha": heic(GREY, depth=10, alpha=True),
     "heic limited range": heic(full_range_flag=0, matrix_coefficients=1, color_primaries=1,
                                transfer_characteristics=13),
     "heic of 2020 colours": heic(depth=10, full_range_flag=0, matrix_coefficients=9, color_primaries=9,
@@ -276,19 +284,53 @@ def test_lossless_stays_lossless(bench: Bench, data: bytes) -> None:
     assert report.image.outside == "identical"
 
 
-@pytest.mark.parametrize("make", [heic, avif], ids=["heic", "avif"])
-def test_erased_pixels_come_back_opaque_and_other_alpha_stays(bench: Bench, make: Any) -> None:
-    alpha = np.where(MARK, 0, ALPHA // 2 + 100).astype(np.uint8)
-    data = make(np.dstack([PHOTO, alpha]), quality=-1 if make is heic else 100)
-    before = look(data)
-    assert np.array_equal(before.viewed[..., 3], alpha)
+SEEN_THROUGH = np.where(MARK, 0, ALPHA // 2 + 100).astype(np.uint8)
+
+
+def erased(kind: str) -> bytes:
+    """A picture whose mark is transparent, coded without loss so that alpha is what it was."""
+    pixels = np.dstack([GREY, SEEN_THROUGH] if "grey" in kind else [PHOTO, SEEN_THROUGH])
+    if kind == "avif":
+        return avif(pixels, quality=100)
+    if kind == "avif, 10 bits":
+        return deep_avif(10, quality=100, pixels=pixels)
+    deep = heic(pixels, depth=10 if "10 bits" in kind else 8, quality=-1)
+    if "alpha of 8" not in kind:
+        return deep
+    file, shallow = read_items(deep, "HEIC"), read_items(heic(pixels, quality=-1), "HEIC")
+    (alpha,), (other,) = (one.sources(one.primary, b"auxl") for one in (file, shallow))
+    file.items[alpha].data = shallow.items[other].data
+    file.items[alpha].properties = shallow.items[other].properties
+    return write_items(file)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "heic",
+        "heic, grey",
+        "heic, 10 bits",
+        "heic, 10 bits grey",
+        "heic, 10 bits, alpha of 8",
+        "avif",
+        "avif, 10 bits",
+    ],
+)
+def test_erased_pixels_come_back_opaque_and_other_alpha_stays(bench: Bench, kind: str) -> None:
+    data = erased(kind)
+    before = look(data).viewed[..., -1].astype(int)
+    assert np.array_equal(before == 0, MARK)
 
     report, staged = bench.done(put(bench, data), marks=("alpha",), grow_px=0)
 
-    after = look(staged.read_bytes())
+    after = look(staged.read_bytes()).viewed
     assert report.marks == "alpha"
-    assert np.array_equal(after.viewed[..., 3], np.where(MARK, 255, alpha))
-    assert abs(after.viewed[50, 60, :3].astype(int) - FILL).max() < 10
+    assert np.array_equal(after[..., -1][~MARK], before[~MARK])
+    opaque = np.iinfo(after.dtype).max
+    assert after[..., -1][MARK].min() > opaque * 0.998, "the highest of 10 bits"
+    filled = after[50, 60, :3].astype(int) * 255 / opaque
+    expected = (97, 97, 97) if "grey" in kind else FILL
+    assert abs(filled - expected).max() < (10 if opaque == 255 else 30)
 
 
 # --- the way up --------------------------------------------------------------------------------------------
@@ -329,6 +371,19 @@ def test_it_is_seen_the_same_way_up(bench: Bench, kind: str, orientation: int) -
         before.facts[turn] for turn in ("irot", "imir")
     ]
     assert after.tags == before.tags
+
+
+def test_a_picture_smaller_than_the_coder_likes_is_padded_before_it_is_turned(bench: Bench) -> None:
+    """The coder adds a crop of its own, which must stand before the source's turn."""
+    data = heic(PHOTO[:24, :40], exif=exif_block(6), subsampling="4:2:0")
+    before = look(data).viewed
+    assert before.shape[:2] == (40, 24)
+    _, result = served(bench, data, rectangle(24, 40, (0, 0, 4, 4)))
+
+    after = look(result).viewed
+    assert b"clap" in result
+    assert after.shape == before.shape
+    assert psnr(before[24:], after[24:]) > 36
 
 
 def test_an_orientation_in_exif_alone_turns_nothing_and_stays(bench: Bench) -> None:
@@ -484,6 +539,33 @@ def test_depth_gain_and_matte_would_show_the_removed_and_are_left_out(
     assert not after["aux"]
     assert len(read_items(result, "HEIC").items) == 1
     assert report.image.dropped_metadata == (name,)
+
+
+def with_gain_map() -> bytes:
+    """As the newest phones write it: a picture derived from the picture and a map, to be shown first."""
+    file = pair()
+    first, second = file.items
+    entry = struct.pack(">I4sIHH4s", 21, b"infe", 2 << 24, 3, 0, b"tmap") + b"\x00"
+    derived = Item(3, b"tmap", entry, data=b"\x00" * 40 + b"\x01")
+    derived.properties = list(file.items[first].all_of(b"ispe"))
+    file.items[3] = derived
+    file.references.append(Reference(b"dimg", 3, (first, second)))
+    box = struct.pack(">I4sIIIII", 28, b"altr", 0, 9, 2, 3, first)
+    file.groups.append(Group(b"altr", (3, first), box))
+    file.file_type = struct.pack(">I", len(file.file_type) + 4) + file.file_type[4:] + b"tmap"
+    return write_items(file)
+
+
+def test_a_gain_map_and_what_is_derived_by_it_go_and_no_brand_promises_it(bench: Bench) -> None:
+    data = with_gain_map()
+    assert b"tmap" in data[:40]
+    report, result = served(bench, data)
+
+    assert b"tmap" not in result
+    assert b"altr" not in result
+    assert len(read_items(result, "HEIC").items) == 1
+    assert report.image.dropped_metadata == ("gain map",)
+    assert pillow_heif.open_heif(result).size == (W, H)
 
 
 def test_a_motion_clip_behind_the_picture_is_left_out_and_xmp_says_so(bench: Bench) -> None:
@@ -744,6 +826,18 @@ def test_without_the_package_it_says_what_to_install_and_serves_the_next(tmp_pat
     assert "pip install 'watcher[heic]'" in said[0]
     assert "watcher retry --all" in said[0]
     assert said[1].startswith("ItemDone")
+
+
+def test_a_package_that_can_only_read_is_told_of_before_any_work(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Distributions build it without the coder."""
+    monkeypatch.setattr(pillow_heif, "libheif_info", lambda: {"HEIF": "", "AVIF": ""})
+    report = refused(bench, SOURCES["heic 4:2:0"])
+
+    assert report.code == "unsupported"
+    assert "read them only" in report.reason
+    assert "pip install" in report.remedy
 
 
 def test_pillow_is_not_told_of_the_package(tmp_path: Path) -> None:

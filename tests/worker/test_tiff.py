@@ -733,6 +733,7 @@ def test_jpeg_tiles_become_strips_and_the_rest_stays(bench: Bench) -> None:
     assert report.image.outside == "reencoded"
     assert {273, 278, 279} <= laid_out(result).fields.keys()
     assert not {322, 323, 324, 325} & laid_out(result).fields.keys()
+    assert "tiles" in report.image.dropped_metadata
     assert {282, 283} <= laid_out(result).fields.keys()
 
 

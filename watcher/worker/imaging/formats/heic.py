@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from watcher.worker.imaging.sniffing import Container
 
 INSTALL = "pip install 'watcher[heic]'"
+_EXPORT = "export it as JPEG or PNG and drop that"
+_DEPTHS = frozenset({8, 10, 12})
+"""What x265 writes."""
 _SUBSAMPLINGS = ("4:0:0", "4:2:0", "4:2:2", "4:4:4")
 _WRITABLE_MATRICES = frozenset({1, 4, 5, 6, 7, 9})
 """Matrices of ISO/IEC 23091-2 that libheif turns RGB into; for others it is told BT.601."""
@@ -50,15 +53,23 @@ class HeicPicture(HeifPicture):
 
     @classmethod
     def check_support(cls) -> None:
-        """See that `pillow-heif` is installed."""
+        """See that `pillow-heif` is installed, and was built with a coder: distributions leave it out."""
         try:
-            import pillow_heif  # noqa: F401 - only asked for
+            from pillow_heif import libheif_info
+
+            can_encode = bool(libheif_info()["HEIF"])
         except ImportError as error:
             raise RefusedError(
                 "unsupported",
                 "this is a HEIC picture, and the package that reads them is not installed",
                 f"run: {INSTALL}; then: watcher retry --all; or export it as JPEG and drop that",
             ) from error
+        if not can_encode:
+            raise RefusedError(
+                "unsupported",
+                "this is a HEIC picture, and the installed pillow-heif can read them only",
+                "run: pip install --force-reinstall pillow-heif; then: watcher retry --all; or " + _EXPORT,
+            )
 
     @classmethod
     def header(cls, data: bytes) -> Image.Image:
@@ -71,11 +82,12 @@ class HeicPicture(HeifPicture):
     def judge(cls, item: Item) -> Coding:
         """Tell how a coded item is coded."""
         configuration = hevc_configuration(item.all_of(b"hvcC")[0].body)
-        if configuration.chroma_format and configuration.depth != configuration.chroma_depth:
+        uneven = configuration.chroma_format and configuration.depth != configuration.chroma_depth
+        if configuration.depth not in _DEPTHS or uneven:
             raise RefusedError(
                 "unsupported",
-                "this HEIC has different depths for brightness and colour",
-                "export it as JPEG or PNG and drop that",
+                "this HEIC has a depth that is not served, or two of them for brightness and colour",
+                _EXPORT,
             )
         coding = hevc_coding(configuration, item.data)
         return Coding(

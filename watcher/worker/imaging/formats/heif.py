@@ -21,13 +21,15 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from watcher.worker.imaging.formats.heif_roles import Roles, printable, roles_of
-from watcher.worker.imaging.formats.isobmff import Property, box_bytes, read_items, write_items
+from watcher.worker.imaging.formats.isobmff import Property, box_bytes, read_items, without_brand, write_items
 from watcher.worker.imaging.metadata import exif_without_pictures, xmp_without_pictures
 from watcher.worker.imaging.orientation import to_viewed
 from watcher.worker.imaging.picture import ALPHA_MODES, Encoded, Picture, animated, damaged
 from watcher.worker.imaging.refusals import IncompleteError, RefusedError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from numpy.typing import NDArray
     from PIL import Image
 
@@ -175,7 +177,7 @@ class HeifPicture(Picture):
         if pixels.shape[:2] != (self.height, self.width):
             raise damaged(self.container, "its header tells another size than its data")
         if self.mode in ALPHA_MODES:
-            self._alpha = pixels[..., -1]
+            self._alpha = pixels[..., -1].copy()
         return pixels
 
     def _own(self, pixels: Pixels) -> Pixels:
@@ -263,6 +265,7 @@ class HeifPicture(Picture):
             ]
 
 
+_GAIN_MAP_BRAND = b"tmap"
 _SEQUENCES = frozenset({b"hevc", b"hevx", b"hevm", b"hevs", b"msf1", b"avis"})
 
 
@@ -327,20 +330,18 @@ def _refuse_zero_tail(file: ItemFile, roles: Roles, name: str) -> None:
             raise IncompleteError(f"the {name}'s picture data ends in zeros")
 
 
-def _tiles(pixels: Pixels, size: tuple[int, int] | None, count: int) -> list[Pixels]:
+def _tiles(pixels: Pixels, size: tuple[int, int] | None, count: int) -> Iterator[Pixels]:
     """Cut a picture into tiles by rows; those over its edge are filled with the edge's pixels."""
     if size is None:
-        return [pixels]
+        yield pixels
+        return
     width, height = size
     columns = -(-pixels.shape[1] // width)
-    rows = count // columns
-    margins = ((0, rows * height - pixels.shape[0]), (0, columns * width - pixels.shape[1]))
-    whole = np.pad(pixels, [*margins, (0, 0)][: pixels.ndim], mode="edge")
-    return [
-        whole[row * height : (row + 1) * height, column * width : (column + 1) * width]
-        for row in range(rows)
-        for column in range(columns)
-    ]
+    for number in range(count):
+        top, left = number // columns * height, number % columns * width
+        tile = pixels[top : top + height, left : left + width]
+        margins = [(0, height - tile.shape[0]), (0, width - tile.shape[1]), (0, 0)]
+        yield np.pad(tile, margins[: tile.ndim], mode="edge")
 
 
 def _without_companions(file: ItemFile, roles: Roles, dropped: list[str], *, keep: bool) -> ItemFile:
@@ -356,7 +357,7 @@ def _without_companions(file: ItemFile, roles: Roles, dropped: list[str], *, kee
         else:
             unknown.setdefault(_item_name(file.items[number]))
     dropped += list(unknown)[:_MOST_NAMES]
-    kept = file.only(sorted(numbers, key=list(file.items).index))
+    kept = without_brand(file, _GAIN_MAP_BRAND).only(sorted(numbers, key=list(file.items).index))
     for number, _ in roles.metadata:
         if (item := kept.items.get(number)) is not None:
             _clean(item, dropped, companions_lost=bool(roles.companions))

@@ -11,7 +11,7 @@ they refer to each other (ISO/IEC 14496-12, section 8.11; ISO/IEC 23008-12). Rul
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from watcher.worker.imaging.refusals import IncompleteError, RefusedError
@@ -180,6 +180,13 @@ def brands_of(data: bytes) -> tuple[bytes, ...]:
         return ()
     end = min(int.from_bytes(data[:4], "big"), len(data))
     return (data[8:12], *(data[at : at + 4] for at in range(16, end - 3, 4)))
+
+
+def without_brand(file: ItemFile, brand: bytes) -> ItemFile:
+    """Return the file without one of its compatible brands, which promises what is no longer in it."""
+    brands = file.file_type[16:]
+    kept = b"".join(brands[at : at + 4] for at in range(0, len(brands), 4) if brands[at : at + 4] != brand)
+    return replace(file, file_type=box_bytes(b"ftyp", file.file_type[8:16] + kept))
 
 
 # --- reading -----------------------------------------------------------------------------------------------

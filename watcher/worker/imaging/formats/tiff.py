@@ -28,7 +28,7 @@ from watcher.worker.imaging.formats.tiff_pieces import (
     is_rewritten_in_rows,
     read_pixels,
 )
-from watcher.worker.imaging.formats.tiff_recoded import put_recoded
+from watcher.worker.imaging.formats.tiff_recoded import lost_layout, put_recoded
 from watcher.worker.imaging.formats.tiff_slots import put_pieces
 from watcher.worker.imaging.formats.tiff_spans import sized
 from watcher.worker.imaging.formats.tiff_structure import jpeg_spans, piece_spans, tiff_structure
@@ -212,9 +212,11 @@ class RecodedTiff(TiffPicture):
         ifd = self._structure.ifd
         pieces = np.concatenate([piece_spans(self.data, ifd), jpeg_spans(self.data, ifd)])
         edit = TiffEdit(self.data, ifd)
-        put_recoded(edit, self.data, ifd, pieces, self._encoded(filled, how))
+        encoded = self._encoded(filled, how)
+        put_recoded(edit, self.data, ifd, pieces, encoded)
         data, dropped = _finished(edit, self.data, self._structure, pieces, keep=how.keep_metadata)
-        return Encoded(data, "reencoded" if self._compression in _LOSSY else "identical", dropped)
+        names = (*dropped, *lost_layout(self.data, ifd, encoded))
+        return Encoded(data, "reencoded" if self._compression in _LOSSY else "identical", names)
 
     def _encoded(self, filled: Filled, how: Encoding) -> bytes:
         if self.mode == "I;16" and self._structure.ifd.order == ">":

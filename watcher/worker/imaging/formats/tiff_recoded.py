@@ -51,6 +51,34 @@ def put_recoded(edit: TiffEdit, data: bytes, ifd: Ifd, pieces: Spans, encoded: b
     edit.set_value(tags.STRIP_OFFSETS, 4, len(spans), offsets.astype(f"{ifd.order}u4").tobytes())
 
 
+_LAYOUT = (
+    (tags.BITS_PER_SAMPLE, "bits a sample"),
+    (tags.FILL_ORDER, "order of bits"),
+    (tags.TILE_WIDTH, "tiles"),
+    (tags.PLANAR, "planes"),
+    (tags.CHROMA_SAMPLING, "chroma subsampling"),
+)
+_DEFAULTS = {tags.BITS_PER_SAMPLE: (1,), tags.FILL_ORDER: (1,), tags.PLANAR: (1,)}
+"""What a directory says that does not say it (TIFF 6.0)."""
+
+
+def lost_layout(data: bytes, ifd: Ifd, encoded: bytes) -> list[str]:
+    """Name what of the source's layout another encoder's pixels do not have.
+
+    Args:
+        data: the source.
+        ifd: its directory.
+        encoded: a TIFF with the new pixels.
+    """
+    new = tiff_first_ifd(encoded)
+    return [
+        name
+        for tag, name in _LAYOUT
+        if (ifd.integers(data, tag) or _DEFAULTS.get(tag, ()))
+        != (new.integers(encoded, tag) or _DEFAULTS.get(tag, ()))
+    ]
+
+
 def _turned(raw: bytes, unit: int, source: Ifd, target: Ifd) -> bytes:
     """Bring values into the other file's byte order."""
     if source.order == target.order or unit == 1:
