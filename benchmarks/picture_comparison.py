@@ -189,7 +189,8 @@ def _fields(image: pyvips.Image) -> list[str]:
     try:
         return list(image.get_fields())
     except UnicodeDecodeError:  # a text chunk whose keyword is Latin-1 takes all names with it
-        return ["width", "height", "interpretation"]
+        known = ("width", "height", "interpretation", "bits-per-sample", "palette", "orientation")
+        return [name for name in known if image.get_typeof(name)]
 
 
 def _field(image: pyvips.Image, name: str) -> Any:  # noqa: ANN401 - a field may be anything
@@ -522,7 +523,8 @@ _REASONS: Final[dict[str, tuple[str, ...]]] = {
     "JFIF": ("JFIF", *_COMPANIONS),  # Apple marks a file with several pictures there
     "JFXX": ("JFXX",),
     "FlashPix": ("FlashPix",),
-    "zTXt": ("zTXt", "text"),
+    "zTXt": ("EXIF thumbnail",),  # in the text that ImageMagick and GIMP keep EXIF in
+    "tEXt": ("EXIF thumbnail",),
     "multi-picture index": ("multi-picture", "companion"),
     "APP11": ("APP11", "content credentials"),
     "ICC": ("iCCP", "ICC"),
@@ -538,7 +540,7 @@ def _compare_parts(source: Seen, result: Seen, verdict: _Verdict) -> None:
     for name, bodies in source.parts.items():
         if name not in _STRUCTURE:
             after = result.parts.get(name, [])
-            verdict.judge(name, _joined(name, bodies), _joined(name, after), _REASONS.get(name, (name,)))
+            verdict.judge(name, _joined(name, bodies), _joined(name, after), (*_REASONS.get(name, ()), name))
     for name in ("EXIF", "XMP", "ICC", "Photoshop/IPTC", "comment"):
         # A damaged source is read to its damage only, and may have had it.
         if name in result.parts and name not in source.parts and not source.complaint:
@@ -575,6 +577,8 @@ _FACT_REASONS: Final = {
     "interlaced": ("interlacing",),
     "background": ("bKGD",),
     "n-pages": (*_COMPANIONS, "TIFF thumbnail"),
+    "n-subifds": ("TIFF thumbnail",),
+    "Raw profile type exif": ("EXIF thumbnail", "Raw profile"),
 }
 _GAIN_MAP: Final = "gainmap-"
 
@@ -586,7 +590,7 @@ def _compare_facts(source: Seen, result: Seen, verdict: _Verdict) -> None:
             verdict.judge(name, value, result.facts.get(name), reasons)
 
 
-_THUMBNAIL: Final = ("Thumbnail ", "IFD ")
+_THUMBNAIL: Final = ("Thumbnail ", "IFD ", "EXIF SubIFD")
 """Directories behind the first, as ExifRead names them."""
 _THUMBNAILS_GO: Final = ("EXIF thumbnail", "TIFF thumbnail")
 

@@ -434,8 +434,11 @@ def _summary(rows: Sequence[Row], packages: Sequence[str]) -> list[str]:
 
 def _by_container(rows: Sequence[Row]) -> list[str]:
     lines = [
-        "| container | files | done | refused | outside identical | lowest PSNR, dB | median of bytes |",
-        "|---" * 7 + "|",
+        (
+            "| container | files | done | refused | outside identical | lowest PSNR, dB"
+            " | farthest changed px from the hole | median of bytes |"
+        ),
+        "|---" * 8 + "|",
     ]
     for container in sorted({row.container for row in rows}):
         group = [row for row in rows if row.container == container]
@@ -449,6 +452,7 @@ def _by_container(rows: Sequence[Row]) -> list[str]:
             sum(row.outcome == "failed" for row in group),
             f"{sum(not outside.changed_px for outside in seen)} of {len(seen)}",
             f"{min(lossy):.1f}" if lossy else "",
+            max((outside.farthest_px for outside in seen), default=""),
             f"{ratios[len(ratios) // 2]:.2f}" if ratios else "",
         )
         lines.append(f"| {' | '.join(map(str, cells))} |")

@@ -78,11 +78,13 @@ _EXPLAINED: Final = (
     ("EXIF preview", r".*:(Preview|Thumbnail|OtherImage|JpgFromRaw)\w*"),
     ("Photoshop thumbnail", r"Photoshop:PhotoshopThumbnail|Photoshop:.*BGR.*"),
     ("XMP thumbnail", r"XMP-\w+:(Thumbnail|PageImage)\w*"),
-    ("TIFF thumbnail", r"IFD[1-9]\d*:.*"),
+    ("TIFF thumbnail", r"(IFD[1-9]\d*|SubIFD\d*):.*"),
     ("gain map", rf"XMP-apdi:.*|Meta:MetaImageSize|{_COMPANIONS}"),
-    ("depth map", r"XMP-(apdi|depthData|depthBlurEffect):.*"),
+    ("depth map", r"XMP-(apdi|depthData|depthBlurEffect|portraitLightingEffect):.*"),
     ("maker", r"Meta:.*"),
-    ("box 'sefd'", r"Samsung:.*"),
+    ("Samsung", r"Samsung:.*"),
+    ("run-length compression", r"File:Compression"),
+    ("tEXt", r"PNG:TextualData"),
     ("Photoshop layers", r"Photoshop:(Layer|Channel|Uses|Has|NumSlices|Document)\w*|IFD0:ImageSourceData"),
     ("iCCP", r"PNG:(ICC_Profile|ProfileName)|ICC.*"),
     ("JFXX thumbnail", r"JFXX:.*"),
@@ -103,7 +105,7 @@ _EXPLAINED: Final = (
 
 
 _INNER_PICTURES: Final = ("thumbnail", "gain map", "depth map", "alternative picture")
-_OF_INNER_PICTURES: Final = re.compile(r"(QuickTime|File|Meta|ICC(_Profile|-\w+)\d):.*")
+_OF_INNER_PICTURES: Final = re.compile(r"(QuickTime|File|Meta|XMP-x|ICC(_Profile|-\w+)\d):.*")
 """What exiftool tells of each picture inside a HEIF file in turn, and cannot tell apart."""
 
 

@@ -14,7 +14,7 @@ from PIL import Image
 
 from tests.worker.bench import Bench, photo, rectangle, save_mask
 from watcher.wire import ItemFailed, Outside
-from watcher.worker.imaging.formats.heic import INSTALL
+from watcher.worker.imaging.formats.heif.heic import INSTALL
 from watcher.worker.imaging.sniffing import RECOGNISED, Container
 
 ROOT = Path(__file__).parents[2]

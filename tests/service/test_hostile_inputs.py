@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.service.harness import encoded, mask, picture, pixels, wait_until
+from tests.worker.test_allow_list import POSTSCRIPT
+from tests.worker.test_bombs import many_scans
+from tests.worker.test_memory_limit import GIGABYTES, greedy_tiff
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,6 +44,9 @@ BAD = {
     "noise.jpg": bytes(range(256)) * 40,
     "bomb.png": png_header(50_000, 50_000),
     "ff.webp": b"\xff" * 5000,
+    "greedy.tif": greedy_tiff(GIGABYTES),
+    "scans.jpg": many_scans(4000, 3000, 5000),
+    "script.png": POSTSCRIPT,
 }
 NO_END = {
     "truncated.jpg": encoded(pixels(301, 400, 300), "JPEG")[:9000],

@@ -27,7 +27,7 @@ from tests.worker.independent import look
 from tests.worker.sources import XMP, by_pillow, rgb_profile
 from tests.worker.sources import exif as exif_block
 from watcher.wire import ItemDone, ItemFailed, ItemHeld, ItemIncomplete, Limits
-from watcher.worker.imaging.formats.isobmff import (
+from watcher.worker.imaging.formats.heif.isobmff import (
     Group,
     Item,
     Property,
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from watcher.wire import FromWorker
-    from watcher.worker.imaging.formats.isobmff import ItemFile
+    from watcher.worker.imaging.formats.heif.isobmff import ItemFile
 
 W, H = 168, 120
 PHOTO = photo(W, H)

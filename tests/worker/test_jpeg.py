@@ -186,7 +186,7 @@ def test_a_second_fill_takes_nothing_from_the_first(bench: Bench) -> None:
 
 # --- where blocks cannot be kept ---------------------------------------------------------------------------
 
-BLOCKS = "watcher.worker.imaging.formats.jpeg_blocks"
+BLOCKS = "watcher.worker.imaging.formats.jpeg.blocks"
 
 
 def test_a_quality_that_was_asked_for_makes_all_blocks_new(bench: Bench) -> None:
@@ -239,7 +239,7 @@ def test_the_library_is_pillows_own_and_this_process_gets_no_second_one(bench: B
     served(bench, jpeg())
     with open("/proc/self/maps") as maps:  # noqa: PTH123 - no file, but a table of the kernel's
         mapped = {line.split()[-1] for line in maps if "libjpeg" in line}
-    from watcher.worker.imaging.formats.jpeg_blocks import libjpeg  # noqa: PLC0415 - what only this test asks
+    from watcher.worker.imaging.formats.jpeg.blocks import libjpeg  # noqa: PLC0415 - what only this test asks
 
     assert mapped == {libjpeg()}
 

@@ -141,9 +141,18 @@ def test_a_limit_inside_a_limit_is_never_higher() -> None:
         assert limits()[0] == outer
 
 
+def test_threads_of_decoders_have_room_on_large_machines(monkeypatch: pytest.MonkeyPatch) -> None:
+    soft, _ = resource.getrlimit(resource.RLIMIT_STACK)
+    few = module.room_to_open(0)
+    monkeypatch.setattr(module, "THREADS", module.THREADS + 256)
+    stack = soft if soft != resource.RLIM_INFINITY else 8 * MB
+    assert module.room_to_open(0) - few == 256 * stack
+    assert module.room_to_decode(10, 30, 0) > module.room_to_open(0)
+
+
 # --- pictures have room ------------------------------------------------------------------------------------
 
-WIDE, HIGH = 3000, 2000
+WIDE, HIGH = 2000, 1500
 
 
 def encoded(container: str, mode: str, **options: Any) -> bytes:
@@ -175,13 +184,13 @@ LARGE: dict[str, tuple[str, str, dict[str, Any]]] = {
 }
 
 
-ROOM = 8 * MB
+ROOM = 4 * MB
 """Instead of 256 for what does not grow with the picture: tables, buffers, stacks."""
 
 
 def serve_large() -> None:
     """Decode all of them under a limit and print what became of each; runs in a process of its own."""
-    module.ROOM_BYTES = ROOM
+    module.ROOM_BYTES, module.THREADS = ROOM, 0
     for name, (container, mode, options) in LARGE.items():
         data = encoded(container, mode, **options)
         try:
@@ -208,15 +217,18 @@ def test_a_picture_has_room_without_the_part_that_is_for_everything_else(
 # --- files that want more ----------------------------------------------------------------------------------
 
 
+GIGABYTES, TWO_MEGABYTES = 37, 18
+
+
 def greedy_tiff(dictionary: int) -> bytes:
     """A small TIFF whose LZMA data asks for a large dictionary.
 
     Args:
-        dictionary: the byte that codes its size (xz 1.2.1, 5.3.1): 37 is 1.5 GiB, 18 is 2 MiB.
+        dictionary: the byte that codes its size (xz 1.2.1, 5.3.1).
     """
     filters = [{"id": lzma.FILTER_LZMA2, "dict_size": 2 * MB}]
     packed = bytearray(lzma.compress(photo(64, 64)[..., 0].tobytes(), lzma.FORMAT_XZ, filters=filters))
-    assert packed[16] == 18
+    assert packed[16] == TWO_MEGABYTES
     packed[16] = dictionary
     struct.pack_into("<I", packed, 20, zlib.crc32(packed[12:20]))  # of the block's header
     entries = [(256, 64), (257, 64), (258, 8), (259, 34925), (262, 1), (273, 122), (277, 1), (278, 64)]
@@ -233,12 +245,12 @@ def test_a_file_that_wants_gigabytes_for_a_few_pixels_is_refused_and_the_next_on
         bench.folder / "a.tif",
         save_mask(bench.folder / "m.png", rectangle(64, 64, (9, 9, 15, 15))),
     )
-    source.write_bytes(greedy_tiff(37))
+    source.write_bytes(greedy_tiff(GIGABYTES))
     report = bench.serve(source, hole)
     assert isinstance(report, ItemFailed), report
     assert report.code in {"too_large", "undecodable"}
     assert report.reason
     assert report.remedy
 
-    source.write_bytes(greedy_tiff(18))
+    source.write_bytes(greedy_tiff(TWO_MEGABYTES))
     assert isinstance(bench.serve(source, hole), ItemDone)

@@ -18,8 +18,8 @@ from PIL import Image, ImageCms, ImageOps, JpegImagePlugin, PngImagePlugin
 from tests.worker.bench import FILL, Bench, photo, rectangle, save_mask, sha256
 from watcher.wire import ItemDone, ItemFailed, ItemHeld, ItemProgressed, Limits
 from watcher.worker.engines.protocol import FillError
-from watcher.worker.imaging.formats.jpeg_layout import jpeg_layout
-from watcher.worker.imaging.formats.png_layout import png_layout
+from watcher.worker.imaging.formats.jpeg.layout import jpeg_layout
+from watcher.worker.imaging.formats.png.layout import png_layout
 from watcher.worker.imaging.masks import grown
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from tests.worker import sources
 from tests.worker.bench import FILL, Bench, photo, rectangle, save_mask
 from tests.worker.independent import look
 from watcher.wire import ItemDone, ItemFailed
-from watcher.worker.imaging.formats.webp_quality import index_of_quality, quality_of_index, quantiser_index
+from watcher.worker.imaging.formats.webp.quality import index_of_quality, quality_of_index, quantiser_index
 from watcher.worker.imaging.masks import grown
 
 if TYPE_CHECKING:

@@ -97,7 +97,7 @@ class WorkerProcess:
         self._is_working = True
         self._looked_ns = 0
         self._busy_ns: dict[str, int] | None = None
-        """Of its threads and children, soon after its last report or its batch; None until it was looked at."""
+        """Of its threads and children, soon after its last report or batch; None until it was looked at."""
         self._hung_up_ns: int | None = None
         self._lines = _Lines()
         self._tail = OutputTail()

@@ -11,14 +11,14 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING
 
-from watcher.worker.imaging.formats.avif import AvifPicture
-from watcher.worker.imaging.formats.bmp import BmpPicture
-from watcher.worker.imaging.formats.gif import GifPicture
-from watcher.worker.imaging.formats.heic import HeicPicture
-from watcher.worker.imaging.formats.jpeg import JpegPicture
-from watcher.worker.imaging.formats.png import PngPicture
-from watcher.worker.imaging.formats.tiff import TiffPicture
-from watcher.worker.imaging.formats.webp import WebpPicture
+from watcher.worker.imaging.formats.bmp.picture import BmpPicture
+from watcher.worker.imaging.formats.gif.picture import GifPicture
+from watcher.worker.imaging.formats.heif.avif import AvifPicture
+from watcher.worker.imaging.formats.heif.heic import HeicPicture
+from watcher.worker.imaging.formats.jpeg.picture import JpegPicture
+from watcher.worker.imaging.formats.png.picture import PngPicture
+from watcher.worker.imaging.formats.tiff.picture import TiffPicture
+from watcher.worker.imaging.formats.webp.picture import WebpPicture
 from watcher.worker.imaging.memory_limit import memory_limit, room_to_decode, room_to_open
 from watcher.worker.imaging.refusals import IncompleteError, RefusedError
 from watcher.worker.imaging.sniffing import sniff

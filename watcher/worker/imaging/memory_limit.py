@@ -15,6 +15,7 @@ refused and the process lives. Rules of this module:
 from __future__ import annotations
 
 import mmap
+import os
 import re
 import resource
 import sys
@@ -28,7 +29,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 ROOM_BYTES = 256 << 20
-"""Beyond what a picture needs: what libraries take once (tables, buffers, threads with their stacks)."""
+"""Beyond what a picture needs: what libraries take once (tables, buffers)."""
+THREADS = 2 * (os.cpu_count() or 1)
+"""So many a decoder may start (AV1, HEVC); their stacks count, whether they are used or not."""
+_USUAL_STACK_BYTES: Final = 8 << 20
 _FILE_COPIES: Final = 8
 """How often a file's bytes may lie in memory besides; metadata takes the most (measured: up to 6 times)."""
 _PIXEL_BYTES: Final = 16
@@ -44,7 +48,13 @@ _SHORT: Final = re.compile(r"\b(?:out of|insufficient|not enough) memory\b|\berr
 
 def room_to_open(file_bytes: int) -> int:
     """Return how many bytes of memory reading a header and metadata may take."""
-    return ROOM_BYTES + _FILE_COPIES * file_bytes
+    return ROOM_BYTES + THREADS * _stack_bytes() + _FILE_COPIES * file_bytes
+
+
+def _stack_bytes() -> int:
+    """Return how much a thread takes at its start (pthread_create(3): what the limit for stacks is)."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_STACK)
+    return _USUAL_STACK_BYTES if soft == resource.RLIM_INFINITY else soft
 
 
 def room_to_decode(pixels: int, pixel_bytes: int, file_bytes: int) -> int:

@@ -16,7 +16,7 @@ import re
 import struct
 from typing import TYPE_CHECKING
 
-from watcher.worker.imaging.formats.jpeg_layout import jpeg_layout
+from watcher.worker.imaging.formats.jpeg.layout import jpeg_layout
 from watcher.worker.imaging.ifd import tiff_first_ifd, tiff_ifd
 from watcher.worker.imaging.refusals import IncompleteError, RefusedError
 

@@ -3,7 +3,7 @@
 Rules of this module:
 - A missing end is `IncompleteError`; a recognised format that is not served is `RefusedError` (unsupported)
   with a remedy; anything else is undecodable. What is not listed here is never handed to a decoder.
-- Camera RAW that has the signature of TIFF is TIFF here: its directory tells, and `formats/tiff.py` reads it.
+- Camera RAW that has the signature of TIFF is TIFF here: its directory tells, and `formats/tiff` reads it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-from watcher.worker.imaging.formats.isobmff import brands_of
+from watcher.worker.imaging.formats.heif.isobmff import brands_of
 from watcher.worker.imaging.refusals import IncompleteError, RefusedError
 
 Container = Literal["JPEG", "PNG", "WEBP", "TIFF", "BMP", "GIF", "HEIC", "AVIF"]

@@ -1,0 +1,1 @@
+"""BMP; `picture` is what `decode` opens."""

@@ -1,0 +1,1 @@
+"""GIF; `picture` is what `decode` opens."""

@@ -1,0 +1,1 @@
+"""HEIC and AVIF: pictures in boxes of the ISO base media file format. `decode` opens `heic` and `avif`."""

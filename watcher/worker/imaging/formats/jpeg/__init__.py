@@ -1,0 +1,1 @@
+"""JPEG; `picture` is what `decode` opens."""

@@ -1,0 +1,1 @@
+"""PNG; `picture` is what `decode` opens."""

@@ -1,0 +1,1 @@
+"""TIFF; `picture` is what `decode` opens."""

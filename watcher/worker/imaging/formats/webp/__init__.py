@@ -1,0 +1,1 @@
+"""WebP; `picture` is what `decode` opens."""
