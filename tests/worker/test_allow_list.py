@@ -77,7 +77,7 @@ FOREIGN = {
     "EMF": b"\x01\x00\x00\x00" + bytes(36) + b" EMF" + bytes(200),
     "XBM": by_pillow("XBM", "1"),
     "XPM": b'/* XPM */\nstatic char *a[] = {\n"1 1 1 1",\n"a c #000000",\n"a"};\n',
-    "SVG": b"<svg xmlns='http://www.w3.org/2000/svg'><image href='file:///etc/passwd'/></svg>",
+    "SVG": b"<svg xmlns='http://www.w3.org/2000/svg'><image href='/etc/passwd'/></svg>",
     "MVG": b"push graphic-context\nimage over 0,0 0,0 'https://127.0.0.1/x'\npop graphic-context\n",
     "TGA": by_pillow("TGA"),
     "PPM": by_pillow("PPM"),
