@@ -391,11 +391,19 @@ def growth(memory: Sequence[tuple[float, float, float | None]]) -> list[str]:
             continue
         before, after = statistics.median(second), statistics.median(last)
         grows = after > GROWN * before and after > before + GROWN_MB
-        lines.append(
+        peak = max(used for _, used in samples)
+        lines += [
             f"{'! ' if grows else ''}{name}: median {before:.1f} MB in the second quarter, {after:.1f} MB in "
-            f"the last (ratio {after / before:.2f}), peak {max(used for _, used in samples):.1f} MB"
-        )
+            f"the last (ratio {after / before:.2f}), peak {peak:.1f} MB",
+            f"  by tenths: {' '.join(_tenths(samples))}",
+        ]
     return lines
+
+
+def _tenths(samples: Sequence[tuple[float, float]]) -> Iterator[str]:
+    for tenth in range(10):
+        used = [mb for share, mb in samples if tenth <= 10 * share < tenth + 1]
+        yield f"{statistics.median(used):.0f}" if used else "-"
 
 
 def table(title: str, counted: Counter[tuple[str, str]]) -> str:

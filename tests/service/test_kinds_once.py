@@ -487,7 +487,10 @@ def test_a_full_outbox_blocks_costs_no_attempt_and_goes_on_by_itself(new_service
     filling.unlink()
 
     service.wait_log("job.finished", count=3)
-    assert {(job.state, job.attempts) for job in service.jobs()} == {("done", 1)}
+    wait_until(
+        lambda: {(job.state, job.attempts) for job in service.jobs()} == {("done", 1)},
+        "three results, of one attempt each",
+    )
     assert json.loads(status_of(service, "--json"))["blocked"] is None
     outbox = seen_by(service.pid, service.outbox)
     results = {path for path in relative_files(outbox) if not path.startswith(("logs/", ".watcher/"))}

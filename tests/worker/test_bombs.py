@@ -287,7 +287,7 @@ def status_mb(field: str) -> float:
 @pytest.mark.parametrize("name", BOMBS)
 def test_a_bomb_is_answered_at_once_and_in_little_memory(bench: Bench, name: str) -> None:
     bomb = BOMBS[name]
-    width, height = bomb.size
+    width, height = bomb.size if bomb.served else (64, 64)  # what is refused is refused before its mask
     hole = save_mask(bench.folder / "m.png", rectangle(width, height, (2, 2, 8, 8)))
     source = bench.folder / "bomb"
     source.write_bytes(bomb.make())
