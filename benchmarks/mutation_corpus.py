@@ -392,9 +392,11 @@ def growth(memory: Sequence[tuple[float, float, float | None]]) -> list[str]:
         before, after = statistics.median(second), statistics.median(last)
         grows = after > GROWN * before and after > before + GROWN_MB
         peak = max(used for _, used in samples)
+        told = (
+            f"{before:.1f} MB in the second quarter, {after:.1f} MB in the last, ratio {after / before:.2f}"
+        )
         lines += [
-            f"{'! ' if grows else ''}{name}: median {before:.1f} MB in the second quarter, {after:.1f} MB in "
-            f"the last (ratio {after / before:.2f}), peak {peak:.1f} MB",
+            f"{'! ' if grows else ''}{name}: {told}, peak {peak:.1f} MB",
             f"  by tenths: {' '.join(_tenths(samples))}",
         ]
     return lines

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     ("version", "told"),
     [
         ("1.8.1", "1.8.1"),
-        (None, "absent: HEIC pictures are refused until you run: pip install 'watcher[heic]'"),
+        (None, "absent: HEIC pictures are refused until you run: pip install pillow-heif"),
     ],
 )
 def test_doctor_tells_whether_heic_can_be_read(

@@ -241,6 +241,9 @@ BOMBS = {
     "PNG: starts of previews in EXIF (2 min)": Bomb(
         lambda: png_with(chunk(b"eXIf", b"II*\x00" + b"\xff\xd8\xff" * MB)), served=True
     ),
+    "PNG: tables of previews in EXIF (h)": Bomb(
+        lambda: png_with(chunk(b"eXIf", b"II*\x00\xff\xd8\xff" + b"\xff\xdb" * MB)), served=True
+    ),
     "PNG: a text of 2 GB": Bomb(lambda: png_with(chunk(b"zTXt", b"a\x00\x00" + expanding(1 << 31)))),
     "PNG: a profile of 2 GB": Bomb(lambda: png_with(chunk(b"iCCP", b"a\x00\x00" + expanding(1 << 31)))),
     "PNG: a million chunks (30 GB a GB)": Bomb(lambda: png_with(chunk(b"prIv", b"") * MB)),

@@ -738,3 +738,26 @@ def test_a_bmp_may_be_a_mask(bench: Bench) -> None:
     for name, data in masks.items():
         _, staged = bench.done(written(bench, plain, "a.png"), written(bench, data, name), grow_px=0)
         assert np.array_equal((look(staged.read_bytes()).stored == FILL).all(axis=-1), MARK), name
+
+
+# --- what does not belong to a BMP -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("where", ["behind", "between", "behind the profile"])
+def test_a_picture_that_somebody_left_in_a_bmp_goes_and_is_named(bench: Bench, where: str) -> None:
+    """It may be the picture itself, from before."""
+    stranger = sources.by_pillow(Image.fromarray(COLOUR), "JPEG")
+    rows = packed(COLOUR[..., ::-1], 8)
+    before = bmp(rows, 24, gap=stranger if where == "between" else b"")
+    if where == "behind the profile":
+        before = bmp(rows, 24, header_bytes=124, profile=b"profile!" * 40)
+    alone = look(before).stored
+    if where != "between":
+        before += stranger
+    report, after = served(bench, before, "a.bmp")
+    assert stranger[100:200] in before
+    assert stranger[100:200] not in after
+    (name,) = report.image.dropped_metadata
+    assert "bytes behind the end" in name or "bytes between the parts" in name
+    assert np.array_equal(alone[~HOLE], look(after).stored[~HOLE])
+    assert (b"profile!" * 40 in after) == (where == "behind the profile")

@@ -823,7 +823,7 @@ def test_without_the_package_it_says_what_to_install_and_serves_the_next(tmp_pat
     ).splitlines()
 
     assert said[0].startswith("ItemFailed unsupported this is a HEIC picture")
-    assert "pip install 'watcher[heic]'" in said[0]
+    assert "pip install pillow-heif" in said[0]
     assert "watcher retry --all" in said[0]
     assert said[1].startswith("ItemDone")
 

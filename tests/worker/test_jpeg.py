@@ -280,6 +280,52 @@ def test_a_jpeg_that_was_cut_and_ended_is_not_done(bench: Bench, kind: str, shar
         assert list((bench.folder / "staging").iterdir()) == []
 
 
+def between_passes(data: bytes, passes: int) -> bytes:
+    """Cut a JPEG right before a later one of its passes, and give it an end marker."""
+    at = -1
+    for _ in range(passes + 1):
+        at = data.index(b"\xff\xda", at + 1)
+    # the tables of a pass stand before it
+    tables = data.rfind(b"\xff\xc4", 0, at)
+    return data[: tables if data.find(b"\xff\xda", tables) == at else at] + b"\xff\xd9"
+
+
+@pytest.mark.parametrize("passes", [1, 2, 4, 7, 9])
+def test_a_jpeg_that_was_cut_between_two_passes_is_not_done(bench: Bench, passes: int) -> None:
+    """Nothing is damaged, and decoders smooth what was never refined: the result would not be as near."""
+    path, mask = put(bench, between_passes(large("progressive"), passes), CUT_MASK)
+    report = bench.serve(path, mask)
+    assert isinstance(report, ItemIncomplete)
+    assert "stops" in report.reason
+
+
+def test_a_jpeg_whose_later_colours_lack_is_not_done(bench: Bench) -> None:
+    """Some encoders draw one colour after the other; a file cut between them is whole to its markers."""
+    data = jpeg(PHOTO, subsampling=0)
+    start = data.index(b"\xff\xda")
+    scan = b"\xff\xda\x00\x08\x01" + data[start + 5 : start + 7] + b"\x00\x3f\x00"
+    path, mask = put(bench, data[:start] + scan + data[start + 14 :], CORNERS)
+    report = bench.serve(path, mask)
+    assert isinstance(report, ItemIncomplete)
+    assert "colours" in report.reason
+
+
+def test_a_mask_that_was_cut_and_ended_marks_nothing(bench: Bench) -> None:
+    """What lacks decodes as grey, just light enough to be a mark."""
+    black = np.zeros((304, 400), np.uint8)
+    black[200:220, 300:330] = 255
+    mask = bench.folder / "cut.png"
+    mask.write_bytes(cut(jpeg(black), 0.3))
+    path, _ = put(bench, large("baseline"), CUT_MASK)
+    whole = bench.folder / "whole.png"
+    whole.write_bytes(jpeg(black))
+    report = bench.serve(path, mask)
+    assert isinstance(report, ItemFailed)
+    assert report.code == "mask_undecodable"
+    assert "stops before the picture does" in report.reason
+    assert isinstance(bench.serve(path, whole), ItemDone)
+
+
 def test_an_old_file_that_was_cut_is_refused(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     path, mask = put(bench, cut(large("baseline"), 0.6), CUT_MASK)
     monkeypatch.setattr("watcher.worker.imaging.files.FRESH_S", 0.0)

@@ -308,3 +308,13 @@ def test_a_flood_of_chunks_is_undecodable(bench: Bench) -> None:
     report = bench.serve(written(bench, data), save_mask(bench.folder / "mask.png", MARK))
     assert isinstance(report, ItemFailed)
     assert report.code == "undecodable"
+
+
+def test_an_unknown_chunk_that_holds_a_picture_goes_and_is_named(bench: Bench) -> None:
+    stranger = sources.by_pillow(Image.fromarray(RGB), "JPEG")
+    chunks = [(b"here", b""), (b"PREV", stranger), (b"MINE", b"words")]
+    before = extended(RGB, 0, chunks, lossless=True)
+    report, after = served(bench, before)
+    assert (b"MINE", b"words") in chunks_of(after)
+    assert stranger[100:200] not in after
+    assert report.image.dropped_metadata == ("PREV (it holds a picture)",)

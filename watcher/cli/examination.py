@@ -153,7 +153,7 @@ def _packages(chosen: Settings | None) -> Iterator[Fact]:
         else:
             yield Fact("packages", name, version)
     heic = environment.package_versions((HEIC_PACKAGE,))[HEIC_PACKAGE]
-    absent = "absent: HEIC pictures are refused until you run: pip install 'watcher[heic]'"
+    absent = "absent: HEIC pictures are refused until you run: pip install pillow-heif"
     yield Fact("packages", HEIC_PACKAGE, absent if heic is None else heic)
     needed = chosen is not None and chosen.engine.name == "lama"
     for name, version in environment.package_versions(LAMA_PACKAGES).items():

@@ -68,6 +68,7 @@ def read_mask(data: bytes, picture: Picture, *, max_pixels: int) -> MaskFile:
     """
     try:
         opened = open_picture(data, max_pixels=max_pixels)
+        opened.check_whole()
         viewed = to_viewed(white_of(opened), opened.orientation)
     except IncompleteError as error:
         raise IncompleteError(f"the mask is not complete: {error.reason}") from error

@@ -133,8 +133,8 @@ def _blank_jpegs(block: bytearray) -> int:
     return blanked
 
 
-_TABLES_AND_FRAME = re.compile(rb"\xff\xdb.*?\xff[\xc0-\xc2].*?(?:\xff\xd9|\Z)", re.DOTALL)
-"""Quantisation tables, a frame, and what follows them up to the end of the picture."""
+_TABLES, _FRAME, _END = b"\xff\xdb", re.compile(rb"\xff[\xc0-\xc2]"), b"\xff\xd9"
+"""Quantisation tables, the start of a frame, and the end of a picture (ITU-T T.81, table B.1)."""
 
 
 def _jpeg_stop(source: bytes, start: int) -> int | None:
@@ -145,8 +145,13 @@ def _jpeg_stop(source: bytes, start: int) -> int | None:
     try:
         return jpeg_layout(source, start, most_markers=_MOST_MARKERS).end
     except UNREADABLE:
-        found = _TABLES_AND_FRAME.search(source, start)
-        return None if found is None else found.end()
+        # One after the other: a pattern of all three searches the rest for each of the tables again.
+        tables = source.find(_TABLES, start)
+        frame = _FRAME.search(source, tables + 2) if tables >= 0 else None
+        if frame is None:
+            return None
+        end = source.find(_END, frame.end())
+        return len(source) if end < 0 else end + 2
 
 
 # --- XMP and Photoshop -------------------------------------------------------------------------------------

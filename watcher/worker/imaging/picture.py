@@ -167,6 +167,16 @@ class Picture(ABC):
         """Return how much memory reading the header takes because of the picture's size."""
         return 0
 
+    def check_whole(self) -> None:  # noqa: B027 - most formats cannot be cut without its being seen
+        """Look whether the pixels are all there, where decoding does not tell.
+
+        `encode` looks by itself: this is for pictures that are only looked at.
+
+        Raises:
+            IncompleteError: they are not, and somebody may still be writing.
+            RefusedError: they are not (undecodable).
+        """
+
     @abstractmethod
     def encode(self, filled: Filled, how: Encoding) -> Encoded:
         """Return a filled picture in the source's container, with what travels with it."""

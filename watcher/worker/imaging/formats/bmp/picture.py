@@ -43,6 +43,8 @@ if TYPE_CHECKING:
     from watcher.worker.imaging.picture import Encoding, Filled, Palette, Pixels
     from watcher.worker.imaging.sniffing import Container
 
+_LEAST_PICTURE_BYTES = 64
+"""Less room than that between the parts of a file holds no picture: writers leave some there."""
 _MOST_RUN_LENGTH_PIXELS = 25_000_000
 """Runs are decoded one by one in Python, and nobody has larger ones: these are files of the nineties."""
 
@@ -82,12 +84,13 @@ class BmpPicture(Picture):
 
     def encode(self, filled: Filled, how: Encoding) -> Encoded:  # noqa: ARG002 - a BMP has no quality, and only a profile
         """Return a filled picture in this container."""
-        dropped = () if self._plain is self.data else ("run-length compression",)
+        dropped = [] if self._plain is self.data else ["run-length compression"]
         result = bytearray(self._plain)
+        _clear_strangers(result, self._layout, dropped)
         write_pixels(result, self._layout, filled.pixels, filled.hole)
         if filled.palette is not None:
             _write_palette(result, self._layout, filled.palette)
-        return Encoded(bytes(result), "identical", dropped)
+        return Encoded(bytes(result), "identical", tuple(dropped))
 
 
 def _size_alone(layout: BmpLayout) -> Image.Image:
@@ -134,6 +137,52 @@ def _add(data: bytearray, at: int, number: int) -> None:
     (value,) = struct.unpack_from("<I", data, at)
     if value:
         struct.pack_into("<I", data, at, max(0, value + number))
+
+
+# --- what does not belong to it ----------------------------------------------------------------------------
+
+
+def _clear_strangers(data: bytearray, layout: BmpLayout, dropped: list[str]) -> None:
+    """Take out what lies between the headers and the pixels, and behind the end: it may be a picture.
+
+    Args:
+        data: of the file; is changed.
+        layout: of it.
+        dropped: names of what is taken out are appended.
+    """
+    profile = _profile(data, layout)
+    ends = [layout.pixels + layout.pixel_bytes, profile.stop]
+    behind = bytes(data[max(ends) :])
+    if behind.strip(b"\x00"):
+        del data[max(ends) :]
+        if struct.unpack_from("<I", data, FILE_SIZE_AT)[0] > len(data):
+            struct.pack_into("<I", data, FILE_SIZE_AT, len(data))
+        dropped.append(f"{len(behind)} bytes behind the end of the picture")
+    headers = range(layout.table + layout.entries * layout.entry_bytes)
+    belongs = [headers, profile, range(layout.pixels, ends[0])]
+    for gap in _gaps(belongs, len(data)):
+        if len(gap) >= _LEAST_PICTURE_BYTES and data[gap.start : gap.stop].strip(b"\x00"):
+            data[gap.start : gap.stop] = bytes(len(gap))
+            dropped.append(f"{len(gap)} bytes between the parts of the picture")
+
+
+def _profile(data: bytearray, layout: BmpLayout) -> range:
+    """Return where the colour profile lies; an empty range where there is none."""
+    if layout.header_bytes < V5_HEADER_BYTES:
+        return range(0)
+    offset, size = struct.unpack_from("<II", data, PROFILE_AT)
+    start = FILE_HEADER_BYTES + offset
+    return range(start, min(start + size, len(data))) if offset and start < len(data) else range(0)
+
+
+def _gaps(belongs: list[range], size_bytes: int) -> list[range]:
+    """Return what lies between ranges, in order, up to the end of the file."""
+    gaps, done = [], 0
+    for part in sorted(belongs, key=lambda part: part.start):
+        if part.start > done:
+            gaps.append(range(done, part.start))
+        done = max(done, part.stop)
+    return [*gaps, range(done, max(done, size_bytes))]
 
 
 # --- run lengths -------------------------------------------------------------------------------------------

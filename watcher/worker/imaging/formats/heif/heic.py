@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from watcher.worker.imaging.picture import Pixels
     from watcher.worker.imaging.sniffing import Container
 
-INSTALL = "pip install 'watcher[heic]'"
+INSTALL = "pip install pillow-heif"
 _EXPORT = "export it as JPEG or PNG and drop that"
 _DEPTHS = frozenset({8, 10, 12})
 """What x265 writes."""

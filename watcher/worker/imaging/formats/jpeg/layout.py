@@ -59,6 +59,7 @@ class JpegLayout:
         frame: number of the start-of-frame marker minus 0xC0 (0 baseline, 2 progressive, ...).
         precision: bits per sample.
         tables: quantisation table number of each component, in component order.
+        undrawn: numbers of components that no scan has.
     """
 
     segments: tuple[JpegSegment, ...]
@@ -66,6 +67,7 @@ class JpegLayout:
     frame: int
     precision: int
     tables: tuple[int, ...]
+    undrawn: frozenset[int]
 
 
 def jpeg_layout(
@@ -91,6 +93,7 @@ def jpeg_layout(
     segments: list[JpegSegment] = []
     frame, precision, pixels = -1, 8, 0
     tables: tuple[int, ...] = ()
+    undrawn: set[int] = set()
     position = start + 2
     scans = exifs = fill_bytes = 0
     for _ in range(most_markers):
@@ -110,9 +113,11 @@ def jpeg_layout(
             frame, precision = marker - 0xC0, payload[0]
             pixels = max(pixels, math.prod(struct.unpack_from(">HH", payload, 1)))
             tables = tuple(payload[8::3][: payload[5]])
+            undrawn = set(payload[6::3][: payload[5]])
         elif marker == _SOS:
             scans += 1
             _refuse_scans(scans, pixels)
+            undrawn.difference_update(payload[1 : 1 + 2 * payload[0] : 2] if payload else b"")
             position = _jpeg_scan_end(data, position)
         elif 0xE0 <= marker <= 0xEF or marker == 0xFE:  # noqa: PLR2004 - APP0 to APP15, COM (T.81, table B.1)
             segments.append(JpegSegment(marker, payload))
@@ -121,7 +126,7 @@ def jpeg_layout(
                 raise _disproportionate(f"has more than {_MOST_EXIF_SEGMENTS} EXIF blocks")
     else:
         raise _disproportionate(f"has more than {most_markers} segments")
-    return JpegLayout(tuple(segments), position, frame, precision, tables)
+    return JpegLayout(tuple(segments), position, frame, precision, tables, frozenset(undrawn))
 
 
 def _jpeg_marker(data: bytes, position: int) -> tuple[int, int]:

@@ -89,6 +89,13 @@ class JpegPicture(Picture):
         encoded = self._encoded(filled, how)
         return Encoded(_spliced(encoded, [s for s in kept if not is_adobe(s)]), "reencoded", names, note)
 
+    def check_whole(self) -> None:
+        """Look whether the pixels are all there."""
+        with contextlib.suppress(BlocksLostError):  # without libjpeg nobody can tell
+            source = self.data[: self._layout.end]
+            if inspect(source, megapixels=self.width * self.height / 1e6).cut_off:
+                raise self._cut_off()
+
     def _transcoded(self, filled: Filled, how: Encoding) -> Transcoded:
         """Put new blocks into the source; where a quality is asked for, only look whether it is whole."""
         source = self.data[: self._layout.end]
@@ -135,6 +142,8 @@ def _refuse(layout: JpegLayout) -> None:
             f"this JPEG has {layout.precision} bits a sample or is lossless, which is not served",
             "save it as an ordinary 8-bit JPEG, or as PNG or TIFF",
         )
+    if layout.undrawn:
+        raise IncompleteError("the JPEG ends before all of its colours have come")
     others = [kind for kind in multi_picture_kinds(layout) if not is_companion(kind)]
     if others:
         raise RefusedError(

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _VERSION = 62
-_BLOCK_BYTES = 128
-"""64 coefficients of 16 bits."""
+_BLOCK_COEFFICIENTS, _BLOCK_BYTES = 64, 128
+"""Of 16 bits each."""
 _GREY, _RGB, _CMYK = 1, 2, 4
 _COLOUR_SPACES = {1: _GREY, 3: _RGB, 4: _CMYK}
 """Of the pixels that come in, by their number of channels (J_COLOR_SPACE)."""
@@ -104,7 +104,8 @@ class _Decompress(ctypes.Structure):
         *_COMMON,
         ("num_components", _int),
         ("jpeg_color_space", _int),
-        ("output", ctypes.c_byte * 136),
+        ("output", ctypes.c_byte * 128),
+        ("coef_bits", ctypes.POINTER(_int)),
         ("quant_tbl_ptrs", _pointer * 4),
         ("huffman_tables", _pointer * 8),
         ("data_precision", _int),
@@ -236,8 +237,11 @@ class _Coefficients:
 
         libjpeg warns of data that ends early, and leaves what it lacks at zero. In a progressive file a whole
         pass over the picture is cut; in others it takes more than a few blocks at the very end that hold
-        nothing, since that warning also comes for a damaged part between two restart markers.
+        nothing, since that warning also comes for a damaged part between two restart markers. A progressive
+        file cut between two passes gives no warning; decoders smooth what was never refined.
         """
+        if self.info.progressive_mode and not self._is_refined():
+            return True
         if not any(_PREMATURE in warning.lower() for warning in self.warnings):
             return False
         if self.info.progressive_mode and not self.restart_interval:
@@ -246,6 +250,11 @@ class _Coefficients:
         last_row = self.row_bytes(0, first.height_in_blocks - 1)
         empty = (len(last_row) - len(last_row.rstrip(b"\0"))) // _BLOCK_BYTES
         return bool(empty > min(_FORGIVEN_MCUS * first.h_samp_factor, first.width_in_blocks - 1))
+
+    def _is_refined(self) -> bool:
+        """Whether the passes of a progressive file have told all bits of all coefficients (0 are left)."""
+        known = self.info.coef_bits[: self.info.num_components * _BLOCK_COEFFICIENTS]
+        return not any(known)
 
 
 class _Encoder:

@@ -22,6 +22,7 @@ from PIL import WebPImagePlugin
 
 from watcher.worker.imaging.formats.webp.quality import index_of_quality, quality_of_index, quantiser_index
 from watcher.worker.imaging.metadata import (
+    JPEG_START,
     exif_orientation,
     exif_without_pictures,
     orientation_only,
@@ -210,6 +211,9 @@ def _kept(  # noqa: PLR0911 - a table of cases, one return each
         return None
     if chunk.kind == b"XMP ":
         return WebpChunk(chunk.kind, xmp_without_pictures(chunk.data, dropped))
+    if JPEG_START in chunk.data:
+        dropped.append(f"{chunk.kind.decode('latin-1').strip()} (it holds a picture)")
+        return None
     return chunk
 
 
