@@ -464,7 +464,7 @@ def _jpeg_rows() -> list[Row]:
             "JPEG",
             "blocks",
             "near",
-            dropped=("multi-picture index", "companion pictures (preview, gain map)"),
+            dropped=("multi-picture index", "further pictures (preview, gain map, or other)"),
             may_differ=frozenset({"segments"}),
             fill_steps=4,
         )

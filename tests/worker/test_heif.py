@@ -890,3 +890,13 @@ def test_damaged_files_get_exactly_one_answer(
         one for one in bench.reports if isinstance(one, ItemDone | ItemHeld | ItemFailed | ItemIncomplete)
     ]
     assert len(finals) == 1
+
+
+def test_a_colour_coding_that_cannot_be_written_is_named(bench: Bench) -> None:
+    """Matrix 0 is R, G, B as they are, which x265 is not asked for."""
+    source = bench.folder / "a.heic"
+    image = pillow_heif.from_pillow(Image.fromarray(photo(160, 128)))
+    image.save(source, quality=80, matrix_coefficients=0, chroma=444)
+    mask = save_mask(bench.folder / "mask.png", rectangle(160, 128, (40, 40, 60, 60)))
+    report, _ = bench.done(source, mask)
+    assert [name for name in report.image.dropped_metadata if name.startswith("colour coding")]

@@ -518,7 +518,7 @@ def mpo(bench: Bench) -> Path:
 def test_a_preview_or_gain_map_is_dropped_and_named(bench: Bench, mpo: Path, kind: int) -> None:
     report, staged = bench.done(with_mp_type(mpo, kind), mask_file(bench))
     assert "multi-picture index" in report.image.dropped_metadata
-    assert "companion pictures (preview, gain map)" in report.image.dropped_metadata
+    assert "further pictures (preview, gain map, or other)" in report.image.dropped_metadata
     with Image.open(staged) as after:
         assert after.format == "JPEG"
 

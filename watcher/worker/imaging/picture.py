@@ -258,16 +258,30 @@ def palette_alpha(key: Transparency) -> NDArray[np.uint8]:
 # --- what formats share ------------------------------------------------------------------------------------
 
 
-def open_image(container: Container, opener: Callable[[io.BytesIO], Image.Image], data: bytes) -> Image.Image:
+def open_image(
+    container: Container,
+    opener: Callable[[io.BytesIO], Image.Image],
+    data: bytes,
+    *,
+    remedy: str = "restore it from a good copy",
+) -> Image.Image:
     """Let one of Pillow's plugins, and no other, read a header.
 
+    Args:
+        container: for the words of a refusal.
+        opener: the plugin.
+        data: of the file.
+        remedy: what a person can do where it gives up.
+
     Raises:
-        RefusedError: it gave up (undecodable).
+        RefusedError: it gave up (undecodable): the header is damaged, or of a kind that it does not know.
     """
     return guarded(
         lambda: opener(io.BytesIO(data)),
         lambda error: RefusedError(
-            "undecodable", f"the {container}'s header is damaged: {error}", "restore it from a good copy"
+            "undecodable",
+            f"the {container}'s header is damaged, or of a kind that is not known: {error}",
+            remedy,
         ),
     )
 

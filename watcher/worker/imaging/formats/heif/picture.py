@@ -205,6 +205,7 @@ class HeifPicture(Picture):
                 self._replace_alpha(file, alpha)
         else:
             self._replace(file, self._roles.coded, pixels, order)
+        _name_lost_colour(self._file, file, self._roles, dropped)
         data = write_items(file)
         same = order.lossless and self._is_same_outside(file, filled)
         outside: Outside = "identical" if same else "reencoded"
@@ -269,6 +270,18 @@ class HeifPicture(Picture):
                 else entry
                 for entry in item.properties
             ]
+
+
+def _name_lost_colour(source: ItemFile, result: ItemFile, roles: Roles, dropped: list[str]) -> None:
+    """Name it where the encoder could not code colours as the source's were."""
+    before, after = _colour(source, roles), _colour(result, roles)
+    if before is not None and after != before:
+        dropped.append(f"colour coding {_colour_words(before)}")
+
+
+def _colour_words(colour: tuple[int, int, int, bool]) -> str:
+    primaries, transfer, matrix, full = colour
+    return f"{primaries}/{transfer}/{matrix}/{'full' if full else 'limited'}"
 
 
 _GAIN_MAP_BRAND = b"tmap"

@@ -87,7 +87,7 @@ def _name_of_trailer(trailer: bytes) -> str:
     if b"ftyp" in trailer[:64] or b"MotionPhoto_Data" in trailer:
         return "motion photo clip"
     if trailer.startswith(JPEG_START):
-        return "companion pictures (preview, gain map)"
+        return "further pictures (preview, gain map, or other)"
     return f"{len(trailer)} bytes behind the end of the picture"
 
 

@@ -165,6 +165,9 @@ def _packed(data: bytes, kept: AbstractSet[int]) -> bytes:
 
 _YCBCR = 6
 _LOSSY = frozenset({"jpeg"})
+_ORDINARY = (
+    "save it with 8 or 16 bits a channel and LZW or Deflate compression, or restore it from a good copy"
+)
 _OLD_JPEG = "tiff_jpeg"
 """Read, and written as the new kind."""
 _WRITTEN = frozenset(
@@ -183,7 +186,7 @@ class RecodedTiff(TiffPicture):
     """
 
     def __init__(self, data: bytes, structure: TiffStructure) -> None:
-        image = open_image("TIFF", TiffImagePlugin.TiffImageFile, data)
+        image = open_image("TIFF", TiffImagePlugin.TiffImageFile, data, remedy=_ORDINARY)
         assert isinstance(image, TiffImagePlugin.TiffImageFile)  # noqa: S101 - opened as one
         _refuse_unserved(data, image, structure.ifd)
         orientation = _orientation(data, structure.ifd)
