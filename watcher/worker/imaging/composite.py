@@ -18,7 +18,7 @@ from PIL import Image
 
 from watcher.worker.imaging.crops import mean_colour
 from watcher.worker.imaging.inks import InkConversion
-from watcher.worker.imaging.picture import ALPHA_MODES, DEEP_MODES, Filled, Palette, palette_alpha
+from watcher.worker.imaging.picture import ALPHA_MODES, DEEP_MODES, Filled, Palette, of_colour, palette_alpha
 from watcher.worker.imaging.refusals import RefusedError
 
 if TYPE_CHECKING:
@@ -164,11 +164,7 @@ def _keyed(picture: Picture, pixels: Pixels) -> Mask | None:
     """Return the pixels of the colour that means transparent; None where no colour does."""
     if picture.mode in ALPHA_MODES or picture.transparency is None:
         return None
-    same: Mask = pixels == np.asarray(picture.transparency)
-    if same.ndim == 2:  # noqa: PLR2004 - (height, width)
-        return same
-    whole: Mask = np.all(same, axis=-1)
-    return whole
+    return of_colour(pixels, picture.transparency)
 
 
 def _of_box(mask: Mask | None, box: Rect) -> Mask | None:

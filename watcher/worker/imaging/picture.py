@@ -231,10 +231,16 @@ class Picture(ABC):
         if self.mode == "P":
             plane: NDArray[np.uint8] = palette_alpha(self.transparency)[pixels]
             return plane
-        same = pixels == np.asarray(self.transparency)
-        if pixels.ndim == 3:  # noqa: PLR2004 - (height, width, channels)
-            same = same.all(axis=-1)
-        return np.where(same, np.uint8(0), np.uint8(255))
+        return np.where(of_colour(pixels, self.transparency), np.uint8(0), np.uint8(255))
+
+
+def of_colour(pixels: Pixels, colour: Transparency) -> Mask:
+    """Return where pixels have one colour: bool, (height, width)."""
+    same: Mask = pixels == np.asarray(colour)
+    if same.ndim == 2:  # noqa: PLR2004 - (height, width)
+        return same
+    whole: Mask = np.all(same, axis=-1)
+    return whole
 
 
 def _eight_bit_alpha(alpha: NDArray[np.generic]) -> NDArray[np.uint8]:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from watcher.worker.imaging.refusals import IncompleteError, RefusedError
 
-_SOI, _EOI, _SOS = 0xD8, 0xD9, 0xDA
+_EOI, _SOS = 0xD9, 0xDA
 _START_OF_FRAME = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 _STANDALONE = frozenset(range(0xD0, 0xD8)) | {0x01}
 _MARKER = re.compile(rb"\xff[\x01-\xfe]")

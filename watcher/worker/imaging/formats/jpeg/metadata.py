@@ -24,7 +24,7 @@ _XMP_EXTENSION_PREFIX = b"http://ns.adobe.com/xmp/extension/\x00"
 _PHOTOSHOP_PREFIX = b"Photoshop 3.0\x00"
 _MPF_PREFIX = b"MPF\x00"
 _ICC_PREFIX = b"ICC_PROFILE\x00"
-_MP_ENTRIES, _MP_INDEX = 0xB002, 0xB001
+_MP_ENTRIES = 0xB002
 _MP_PREVIEWS = frozenset({0x010001, 0x010002})
 _MP_UNDEFINED = 0x000000
 _MP_BASELINE = 0x030000
@@ -130,7 +130,6 @@ _NAMED_SEGMENTS: tuple[tuple[int, bytes, str], ...] = (
     (0xED, _PHOTOSHOP_PREFIX, "Photoshop/IPTC data"),
     (0xFE, b"", "comment"),
 )
-_NEVER_KEPT = frozenset({"JFXX thumbnail", "extended XMP", "multi-picture index", "FlashPix data"})
 
 
 def _segment_name(marker: int, payload: bytes) -> str:

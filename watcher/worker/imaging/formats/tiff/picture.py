@@ -52,14 +52,6 @@ _GROWTH = 4
 """An edited file that grew by more than its fourth part is packed, where that loses nothing."""
 
 
-def _open(data: bytes, *, fresh: bool) -> Picture:
-    structure = tiff_structure(data, fresh=fresh)
-    layout = tiff_layout(data, structure.ifd)
-    if layout is not None:
-        return EditedTiff(data, structure, layout)
-    return RecodedTiff(data, structure)
-
-
 def _orientation(data: bytes, ifd: Ifd) -> int:
     values = ifd.integers(data, tags.ORIENTATION)
     return values[0] if values and 1 <= values[0] <= 8 else 1  # noqa: PLR2004 - EXIF 2.32, 4.6.4
@@ -74,7 +66,11 @@ class TiffPicture(Picture):
     @classmethod
     def open(cls, data: bytes, *, fresh: bool) -> Picture:
         """Judge the structure and read the header; what comes back is one of the two below."""
-        return _open(data, fresh=fresh)
+        structure = tiff_structure(data, fresh=fresh)
+        layout = tiff_layout(data, structure.ifd)
+        if layout is not None:
+            return EditedTiff(data, structure, layout)
+        return RecodedTiff(data, structure)
 
 
 class EditedTiff(TiffPicture):
