@@ -14,6 +14,9 @@ PYTHON_WORKS := -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3,
 PYTHON ?= $(shell for name in $(PYTHON_CANDIDATES); do \
   if "$$name" $(PYTHON_WORKS); then command -v "$$name"; break; fi; done)
 
+# Tests start hundreds of interpreters: where bytecode may not be kept, each would compile our modules again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
@@ -25,8 +28,9 @@ help: ## List these targets.
 demo: $(VENV)/.base ## Run the real service on the sample pictures and show what it did.
 	$(VENV)/bin/watcher demo
 
+# Four at a time also on two cores: most tests wait for processes. Files in their order: the short ones come last.
 test: $(VENV)/.full ## Run every test but the long ones.
-	$(VENV_PYTHON) -m pytest -m "not soak" --numprocesses auto --maxprocesses 4 --dist loadfile
+	$(VENV_PYTHON) -m pytest -m "not soak" --numprocesses 4 --dist loadfile --no-loadscope-reorder
 
 check: $(VENV)/.full ## Formatting, lint, types and the direction of imports.
 	$(VENV_PYTHON) -m ruff format --check .

@@ -1,22 +1,27 @@
-"""Makes `sample_inbox/`: real pictures, and what a person would have marked on them.
+r"""Makes `sample_inbox/`: real pictures, and what a person would have marked on them.
 
 Users never need this script; the folder it writes is committed. It is here so that everyone can see
 where each file comes from, and make the folder again:
 
-    pip install scikit-image
-    python benchmarks/make_sample_inbox.py --data .venv/lib/python3.11/site-packages/skimage/data
+    pip download --no-deps --only-binary :all: --python-version 3.11 --dest wheels \
+        scikit-image==0.26.0 scipy==1.9.3 matplotlib==3.9.2
+    python benchmarks/make_sample_inbox.py --wheels wheels
 
 Rules: only pictures in the public domain or under CC0 go in (`SOURCES.md` names each); no picture is
-scaled; a picture keeps the bytes it was published with wherever the sample needs no other form; every
-mask is drawn on what a viewer shows, and stays within 4 MB together with all the rest. The JPEG and WebP
-bytes depend on the encoders that Pillow brings; everything else is the same on each run.
+scaled, only a marked copy is, as a phone's editor does; a picture keeps the bytes it was published with
+wherever the sample needs no other form; every mark is drawn on what a viewer shows; all together stay
+within 4 MB. The JPEG and WebP bytes depend on the encoders that Pillow brings; everything else is the same on
+each run.
 """
 
 from __future__ import annotations
 
 import argparse
-import shutil
+import bz2
+import io
+import json
 import struct
+import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -29,7 +34,50 @@ ANTIALIAS = 4  # masks with soft edges are drawn this much larger, then reduced
 EXIF_DESCRIPTION, EXIF_ORIENTATION, EXIF_ARTIST, EXIF_COPYRIGHT = 0x010E, 0x0112, 0x013B, 0x8298
 ROTATED_FOR_VIEWING = 6  # stored a quarter turn to the left, as a phone held upright does
 
+MARKER = (255, 0, 255)  # the colour that the recipe for strokes looks for
+PHONE_QUALITY = 85  # with colours at half the resolution, as the editors of phones save
+RACCOON_SIZE = (1024, 768)
+
 Point = tuple[int, int]
+Ink = tuple[int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Wheels:
+    """The packages that the photographs come with."""
+
+    folder: Path
+
+    def read(self, package: str, member: str) -> bytes:
+        """A file out of a package's wheel.
+
+        Raises:
+            SystemExit: the folder has not exactly one wheel of that package.
+        """
+        found = sorted(self.folder.glob(f"{package}-*.whl"))
+        if len(found) != 1:
+            raise SystemExit(
+                f"{self.folder}: {len(found)} wheels of {package}; see --help for what to download"
+            )
+        with zipfile.ZipFile(found[0]) as wheel:
+            return wheel.read(member)
+
+    def bytes_of(self, name: str) -> bytes:
+        """A picture that scikit-image ships, as published."""
+        return self.read("scikit_image", f"skimage/data/{name}")
+
+    def picture(self, name: str) -> Image.Image:
+        """The same, decoded."""
+        return Image.open(io.BytesIO(self.bytes_of(name)))
+
+    def raccoon(self) -> Image.Image:
+        """SciPy's `misc.face`: plain pixels, compressed."""
+        return Image.frombytes("RGB", RACCOON_SIZE, bz2.decompress(self.read("scipy", "scipy/misc/face.dat")))
+
+    def hopper(self) -> Image.Image:
+        """Matplotlib's portrait of Grace Hopper."""
+        member = "matplotlib/mpl-data/sample_data/grace_hopper.jpg"
+        return Image.open(io.BytesIO(self.read("matplotlib", member)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +168,36 @@ MARKS: dict[str, tuple[Shape, ...]] = {
     ),
 }
 
+# The name tag and the ribbons on the uniform, scribbled over.
+UNIFORM: tuple[Shape, ...] = (
+    Stroke(((82, 490), (164, 494), (82, 504), (164, 512)), 16),
+    Stroke(((368, 492), (408, 494)), 18),
+    Stroke(((334, 508), (448, 506), (330, 520), (448, 521)), 18),
+)
+
+# The blade across the raccoon's nose and a dry stalk, each scribbled over in the colour that was at hand.
+BLADES: tuple[tuple[Stroke, Ink], ...] = (
+    (
+        Stroke(((296, 442), (340, 427), (395, 411), (481, 401), (560, 399), (637, 398), (742, 407)), 18),
+        (230, 30, 40),
+    ),
+    (Stroke(((559, 577), (524, 602), (497, 634), (484, 683), (472, 756)), 16), (30, 110, 240)),
+)
+
+# The lattice towers at both sides of the launch pad.
+TOWERS: dict[str, object] = {
+    "schema": 1,
+    "size": [640, 427],
+    "regions": [
+        {"name": "left tower", "polygon": [[0, 0], [98, 0], [92, 427], [0, 427]]},
+        {"name": "right tower", "box": [0, 0, "14%", "100%"], "corner": "top-right"},
+    ],
+}
+
+STAMP = "17  8 '97"
+STAMP_AT = (-16, -10)  # from the lower right corner
+STAMP_INK, STAMP_GLOW = (255, 186, 74), (255, 110, 20)
+
 
 def draw_mask(
     size: tuple[int, int], shapes: tuple[Shape, ...], mode: Literal["1", "L", "RGB"]
@@ -137,6 +215,11 @@ def draw_mask(
     for shape in shapes:
         shape.draw(canvas, scale)
     return mask.resize(size, Image.Resampling.BOX).convert(mode)
+
+
+def paint(picture: Image.Image, shapes: tuple[Shape, ...], ink: Ink) -> None:
+    """Paint shapes over a picture as an editor does: flat, with antialiased edges."""
+    picture.paste(ink, (0, 0), draw_mask(picture.size, shapes, "L"))
 
 
 def exif_of(description: str, artist: str, *, orientation: int = 1) -> Image.Exif:
@@ -282,42 +365,42 @@ def save_png(picture: Image.Image, path: Path) -> None:
     picture.save(path, optimize=True)
 
 
-def write_jpegs(data: Path, out: Path) -> None:
+def write_jpegs(wheels: Wheels, out: Path) -> None:
     """JPEG: as published, with an Exif segment added, encoded upright, and encoded on its side."""
-    rocket = (data / "rocket.jpg").read_bytes()
+    rocket = wheels.bytes_of("rocket.jpg")
     about = exif_of("Falcon 9 with DSCOVR on Launch Complex 40", "SpaceX")
     (out / "rocket.jpg").write_bytes(with_exif(rocket, about))
     save_png(draw_mask((640, 427), MARKS["rocket"], "1"), out / "rocket.mask.png")
 
-    shutil.copyfile(data / "hubble_deep_field.jpg", out / "space" / "hubble_deep_field.jpg")
+    (out / "space" / "hubble_deep_field.jpg").write_bytes(wheels.bytes_of("hubble_deep_field.jpg"))
     save_png(
         draw_mask((1000, 872), MARKS["hubble_deep_field"], "L"),
         out / "space" / "masks" / "hubble_deep_field.png",
     )
 
     about = exif_of("Astronaut Eileen Collins", "NASA")
-    astronaut = Image.open(data / "astronaut.png")
+    astronaut = wheels.picture("astronaut.png")
     astronaut.save(out / "astronaut.jpg", quality=92, exif=about)
     save_png(draw_mask(astronaut.size, MARKS["astronaut"], "RGB"), out / "astronaut.jpg.mask.png")
 
     about = exif_of("A cup of coffee", "Rachel Michetti", orientation=ROTATED_FOR_VIEWING)
-    coffee = Image.open(data / "coffee.png")
+    coffee = wheels.picture("coffee.png")
     stored = coffee.transpose(Image.Transpose.ROTATE_90)
     stored.save(out / "coffee.jpg", quality=92, exif=about)
     save_png(draw_mask(coffee.size, MARKS["coffee"], "L"), out / "coffee_mask.png")
 
-    cat = Image.open(data / "chelsea.png")
+    cat = wheels.picture("chelsea.png")
     cat.save(out / "cat.jpg", quality=92, exif=exif_of("Chelsea the cat", "Stefan van der Walt"))
 
 
-def write_lossless(data: Path, out: Path) -> None:
+def write_lossless(wheels: Wheels, out: Path) -> None:
     """PNG as published, and one WebP."""
     for name in ("grass", "brick"):
-        shutil.copyfile(data / f"{name}.png", out / f"{name}.png")
+        (out / f"{name}.png").write_bytes(wheels.bytes_of(f"{name}.png"))
     save_png(draw_mask((512, 512), MARKS["grass"], "L"), out / "grass.png.mask.png")
     save_png(draw_mask((512, 512), MARKS["brick"], "1"), out / "brick_mask.png")
 
-    gravel = Image.open(data / "gravel.png").convert("RGB")
+    gravel = wheels.picture("gravel.png").convert("RGB")
     gravel.save(out / "gravel.webp", lossless=True, method=6)
     save_png(draw_mask(gravel.size, MARKS["gravel"], "L"), out / "gravel.webp.mask.png")
 
@@ -325,28 +408,78 @@ def write_lossless(data: Path, out: Path) -> None:
     save_png(screenshot_mask(), out / "screenshot.png.mask.png")
 
 
-def write_erased(data: Path, out: Path) -> None:
+def write_erased(wheels: Wheels, out: Path) -> None:
     """A picture on which a person used an editor's eraser: those pixels are gone, fully transparent."""
-    camera = Image.open(data / "camera.png").convert("RGBA")
+    camera = wheels.picture("camera.png").convert("RGBA")
     erased = draw_mask(camera.size, MARKS["camera"], "1")
     camera.paste((0, 0, 0, 0), (0, 0), erased)
     save_png(camera, out / "erased" / "camera.png")
 
 
+def write_marked_copy(wheels: Wheels, out: Path) -> None:
+    """A photo, and what a phone's editor makes of it: scribbled over, half the size, encoded anew."""
+    raccoon = wheels.raccoon()
+    about = exif_of("A raccoon on a palm", "public-domain-image.com")
+    raccoon.save(out / "raccoon.jpg", quality=90, exif=about)
+    for stroke, ink in BLADES:
+        paint(raccoon, (stroke,), ink)
+    raccoon.reduce(2).save(out / "raccoon.marked.jpg", quality=PHONE_QUALITY, subsampling="4:2:0")
+
+
+def write_sidecar(wheels: Wheels, out: Path) -> None:
+    """A picture as published, but for an Exif segment, and a file that names places in it."""
+    about = exif_of("Launch Complex 40 at dusk, with Falcon 9 and DSCOVR", "SpaceX")
+    (out / "launch_pad.jpg").write_bytes(with_exif(wheels.bytes_of("rocket.jpg"), about))
+    text = json.dumps(TOWERS, indent=1)
+    (out / "launch_pad.jpg.marks.json").write_text(f"{text}\n", encoding="utf-8")
+
+
+def write_strokes(wheels: Wheels, out: Path) -> None:
+    """A picture that was painted over in the marker's colour, and saved as a phone does."""
+    hopper = wheels.hopper().convert("RGB")
+    paint(hopper, UNIFORM, MARKER)
+    path = out / "strokes" / "grace_hopper.jpg"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    about = exif_of("Commodore Grace Hopper", "James S. Davis, U.S. Navy")
+    hopper.save(path, quality=PHONE_QUALITY, subsampling="4:2:0", exif=about)
+
+
+def write_stamped(wheels: Wheels, out: Path) -> None:
+    """A picture with the date that cameras for film put into the lower right corner."""
+    espresso = wheels.picture("coffee.png").convert("RGB")
+    place = (espresso.width + STAMP_AT[0], espresso.height + STAMP_AT[1])
+    glow = Image.new("L", espresso.size, 0)
+    ImageDraw.Draw(glow).text(place, STAMP, 255, font(20), anchor="rs", stroke_width=2)
+    espresso.paste(
+        STAMP_GLOW, (0, 0), glow.filter(ImageFilter.GaussianBlur(2)).point(lambda value: value // 2)
+    )
+    ImageDraw.Draw(espresso).text(place, STAMP, STAMP_INK, font(20), anchor="rs")
+    path = out / "stamped" / "espresso.jpg"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    espresso.save(path, quality=92, exif=exif_of("A cup of coffee", "Rachel Michetti"))
+
+
 def main() -> None:
     """Write every sample but `SOURCES.md`, which is written by hand, and check the size of the whole."""
-    parser = argparse.ArgumentParser(description="Make sample_inbox/ from the pictures scikit-image ships.")
-    parser.add_argument("--data", type=Path, required=True, help="scikit-image's data folder")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--wheels", type=Path, required=True, help="the folder with the three wheels")
     parser.add_argument("--out", type=Path, default=OUT, help="where to write (default: sample_inbox/)")
     arguments = parser.parse_args()
-    for folder in (arguments.out, arguments.out / "space"):
+    wheels, out = Wheels(arguments.wheels), arguments.out
+    for folder in (out, out / "space"):
         folder.mkdir(parents=True, exist_ok=True)
-    write_jpegs(arguments.data, arguments.out)
-    write_lossless(arguments.data, arguments.out)
-    write_erased(arguments.data, arguments.out)
-    sizes = {path: path.stat().st_size for path in sorted(arguments.out.rglob("*")) if path.is_file()}
+    write_jpegs(wheels, out)
+    write_lossless(wheels, out)
+    write_erased(wheels, out)
+    write_marked_copy(wheels, out)
+    write_sidecar(wheels, out)
+    write_strokes(wheels, out)
+    write_stamped(wheels, out)
+    sizes = {path: path.stat().st_size for path in sorted(out.rglob("*")) if path.is_file()}
     for path, size_bytes in sizes.items():
-        print(f"{size_bytes:>9,}  {path.relative_to(arguments.out)}")
+        print(f"{size_bytes:>9,}  {path.relative_to(out)}")
     total_bytes = sum(sizes.values())
     print(f"{total_bytes:>9,}  together")
     if total_bytes >= SIZE_LIMIT_BYTES:

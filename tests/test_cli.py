@@ -502,7 +502,7 @@ def test_doctor_with_a_broken_configuration(shell: Shell, tmp_path: Path) -> Non
 def test_version_and_help(shell: Shell) -> None:
     assert shell("--version").out == f"watcher {__version__}\n"
     commands = shell("--help").out
-    for command in ("init", "run", "once", "demo", "status", "jobs", "retry", "doctor"):
+    for command in ("init", "run", "once", "demo", "status", "jobs", "retry", "preview", "doctor"):
         assert command in commands
         text = shell(command, "--help")
         assert text.code == 0

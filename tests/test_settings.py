@@ -175,7 +175,51 @@ quality = "source"
         91,
     )
     assert not scans.keep_metadata
-    assert scans.marks == default.marks == ("mask",)
+    assert scans.marks == default.marks == ("mask", "marked_copy", "sidecar")
+
+
+def test_how_pictures_are_marked_reaches_the_policy(tmp_path: Path) -> None:
+    (tmp_path / "stamp.png").write_bytes(b"the worker looks into it")
+    more = """
+[[recipes]]
+name = "stamped"
+match = "stamped/**"
+marks = "regions, colour, mask, colour"
+colour = "#0f8"
+invert = true
+region_mask = "stamp.png"
+regions = [
+  { box = ["78%", 20, "22%", 1.5], corner = "bottom-right", name = "date stamp" },
+  { polygon = [[0, 0], [10, 0], ["1%", 10]] },
+]
+"""
+    stamped, default = settings.load(minimal(tmp_path, more)).policy(once=False).recipes
+    assert stamped.marks == ("regions", "colour", "mask")
+    assert (stamped.colour, stamped.invert) == ("#00FF88", True)
+    assert stamped.region_mask == str(tmp_path / "stamp.png")
+    assert list(stamped.regions) == [
+        {"box": ["78%", 20, "22%", 1.5], "corner": "bottom-right", "name": "date stamp"},
+        {"polygon": [[0, 0], [10, 0], ["1%", 10]]},
+    ]
+    assert (default.colour, default.invert, default.regions, default.region_mask) == (
+        "#FF00FF",
+        False,
+        (),
+        None,
+    )
+
+
+def test_a_region_mask_from_the_environment_starts_from_the_current_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here" / "mask.png").write_bytes(b"x")
+    monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.setenv("MASKS", "here")
+    recipe = '[{name = "a", marks = ["regions"], region_mask = "../$MASKS/mask.png"}]'
+    monkeypatch.setenv("WATCHER_RECIPES", recipe)
+    chosen = settings.load(minimal(tmp_path))
+    assert chosen.recipes[0].region_mask == tmp_path / "here" / "mask.png"
 
 
 def test_no_default_recipe_is_added_behind_one_for_everything(tmp_path: Path) -> None:
@@ -211,9 +255,10 @@ threads = "many"
 linger_ms = inf
 [[recipes]]
 name = "x"
-marks = ["colour"]
+marks = ["color"]
 [[recipes]]
 name = "x"
+regions = [{ box = ["78%", "90%", "22%", "10%"] }]
 """,
     )
     monkeypatch.setenv("WATCHER_COLD__MAX_PARALLEL", "0")
@@ -229,9 +274,13 @@ name = "x"
         "unknown key engine.nmae": (str(file), "did you mean engine.name?"),
         'engine.threads cannot be "many"': (str(file), "set it to a whole number"),
         "batching.linger_ms cannot be inf": (str(file), "set it to a finite number"),
-        'recipes[1].marks cannot be ["colour"]': (
+        'recipes[1].marks cannot be ["color"]': (
             str(file),
-            'set it to some of "mask", "alpha": "colour" comes in a later version',
+            'set it to some of "mask", "marked_copy", "sidecar", "colour", "alpha", "regions"',
+        ),
+        'recipes[2].regions does nothing: recipes[2].marks has no "regions"': (
+            str(file),
+            'add "regions" to marks, or take regions out',
         ),
         'two recipes are named "x"': (str(file), "give each recipe a name of its own"),
         'cold.max_parallel cannot be "0"': (
@@ -261,11 +310,135 @@ def test_an_unknown_key_names_the_nearest_right_one(tmp_path: Path, line: str, r
     assert problem.remedy == remedy
 
 
-@pytest.mark.parametrize("mark", ["marked_copy", "sidecar", "colour", "regions"])
-def test_marks_of_a_later_version_are_refused_not_ignored(tmp_path: Path, mark: str) -> None:
-    problem = the_problem(minimal(tmp_path, f'[[recipes]]\nname = "a"\nmarks = ["mask", "{mark}"]\n'))
-    assert "recipes[1].marks" in problem.what
-    assert f'"{mark}" comes in a later version' in problem.remedy
+@pytest.mark.parametrize(
+    ("lines", "what", "remedy"),
+    [
+        (
+            'marks = ["mask", "regions"]',
+            'recipes[1].marks has "regions", but recipes[1] says neither regions nor region_mask',
+            'or take "regions" out of marks',
+        ),
+        (
+            'marks = ["regions"]\nregions = []',
+            "says neither regions nor region_mask",
+            "add regions = [{ box = ",
+        ),
+        (
+            'marks = ["mask"]\ncolour = "#00FF00"',
+            'recipes[1].colour does nothing: recipes[1].marks has no "colour"',
+            'add "colour" to marks, or take colour out',
+        ),
+        (
+            'region_mask = "mask.png"',
+            'recipes[1].region_mask does nothing: recipes[1].marks has no "regions"',
+            "add",
+        ),
+        ("regions = [{ box = [1, 2, 3, 4] }]", "recipes[1].regions does nothing", 'add "regions" to marks'),
+        (
+            'marks = ["alpha", "colour"]\ninvert = true',
+            "recipes[1].invert does nothing: recipes[1] has no masks that could be inverted",
+            'add "mask" to marks, or take invert out',
+        ),
+    ],
+)
+def test_a_key_that_would_never_do_anything_is_an_error(
+    tmp_path: Path, lines: str, what: str, remedy: str
+) -> None:
+    (tmp_path / "mask.png").write_bytes(b"x")
+    problem = the_problem(minimal(tmp_path, f'[[recipes]]\nname = "a"\n{lines}\n'))
+    assert what in problem.what
+    assert remedy in problem.remedy
+
+
+def test_masks_and_a_region_mask_may_both_be_inverted_and_not_inverting_is_always_fine(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "mask.png").write_bytes(b"x")
+    for lines in (
+        'marks = ["regions"]\nregion_mask = "mask.png"\ninvert = true',
+        "invert = true",
+        'marks = ["alpha"]\ninvert = false',
+    ):
+        settings.load(minimal(tmp_path, f'[[recipes]]\nname = "a"\n{lines}\n'))
+
+
+@pytest.mark.parametrize(
+    ("regions", "what", "remedy"),
+    [
+        (
+            '[{ box = [1, 2, 3, 4] }, { box = ["78%", "90%", "22%", "10"] }]',
+            'recipes[1].regions[2].box[4] (height): "10" is neither a number of pixels nor a percentage such',
+            'write 120 for pixels, or "12.5%"',
+        ),
+        (
+            '[{ box = [1, 2, 3], name = "logo" }]',
+            'recipes[1].regions[1] ("logo").box: [1, 2, 3] is not a list of x, y, width and height',
+            'write "box" = [x, y, width, height]',
+        ),
+        (
+            "[{ box = [1, 2, 3, inf] }]",
+            "recipes[1].regions[1].box[4] (height): Infinity is neither",
+            "pixels",
+        ),
+        ("[{ box = [1, 2, 3, 1979-05-27] }]", '"1979-05-27" is neither a number', "pixels"),
+        ("[{ bx = [1, 2, 3, 4] }]", 'recipes[1].regions[1]: unknown field "bx"', 'did you mean "box"?'),
+        ("{ box = [1, 2, 3, 4] }", "recipes[1].regions: {", 'for each: write {"box" = ['),
+    ],
+)
+@pytest.mark.parametrize("source", ["file", "environment"])
+def test_a_wrong_region_of_a_recipe_is_told_by_its_field(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, regions: str, what: str, remedy: str
+) -> None:
+    file = minimal(tmp_path)
+    if source == "file":
+        file = minimal(tmp_path, f'[[recipes]]\nname = "a"\nmarks = ["regions"]\nregions = {regions}\n')
+    else:
+        monkeypatch.setenv("WATCHER_RECIPES", f'[{{name = "a", marks = ["regions"], regions = {regions}}}]')
+    problem = the_problem(file)
+    assert what in problem.what
+    assert remedy in problem.remedy
+    assert problem.where == (str(file) if source == "file" else "environment variable WATCHER_RECIPES")
+
+
+@pytest.mark.parametrize("colour", ["magenta", "FF00FF", "#FF00F", "#GG00FF", "#FF00FF00", "", "# F0F"])
+def test_a_colour_is_red_green_and_blue(tmp_path: Path, colour: str) -> None:
+    lines = f'[[recipes]]\nname = "a"\nmarks = ["colour"]\ncolour = "{colour}"\n'
+    problem = the_problem(minimal(tmp_path, lines))
+    assert problem.what == f'recipes[1].colour cannot be "{colour}"'
+    assert '"#FF00FF" or "#F0F"' in problem.remedy
+
+
+@pytest.mark.parametrize("colour", ["#FFFFFF", "#000", "#808080", "#F0C8F0", "#7F0040"])
+def test_a_colour_that_pictures_are_full_of_is_refused(tmp_path: Path, colour: str) -> None:
+    lines = f'[[recipes]]\nname = "a"\nmarks = ["colour"]\ncolour = "{colour}"\n'
+    assert "set it to a strong colour" in the_problem(minimal(tmp_path, lines)).remedy
+    settings.load(minimal(tmp_path, lines.replace(colour, "#800040")))
+
+
+@pytest.mark.parametrize(
+    ("path", "reason"),
+    [
+        ("none.png", "No such file"),
+        (".", "it is not a file"),
+        ("https://example.org/mask.png", "No such file"),
+    ],
+)
+def test_a_region_mask_that_cannot_be_read_is_told_at_the_start(
+    tmp_path: Path, path: str, reason: str
+) -> None:
+    file = minimal(tmp_path, f'[[recipes]]\nname = "a"\nmarks = ["regions"]\nregion_mask = "{path}"\n')
+    problem = the_problem(file)
+    assert problem.what.startswith(f"recipes[1].region_mask cannot be read: {tmp_path}")
+    assert reason in problem.what
+    assert problem.where == str(file)
+    assert "folder of the configuration file" in problem.remedy
+
+
+def test_a_region_mask_by_a_variable_that_is_not_set_is_one_problem(tmp_path: Path) -> None:
+    lines = '[[recipes]]\nname = "a"\nmarks = ["regions"]\nregion_mask = "$NOWHERE/a.png"\n'
+    assert the_problem(minimal(tmp_path, lines)).what == (
+        'recipes[1].region_mask cannot be "$NOWHERE/a.png": the environment variable NOWHERE is not set'
+    )
 
 
 def test_sections_of_a_later_version_are_told_apart_from_mistakes(tmp_path: Path) -> None:
@@ -417,6 +590,16 @@ def test_what_we_write_must_not_lie_in_the_inbox(tmp_path: Path, key: str, path:
     (told,) = folder_problems(chosen)
     assert f"{key} lies in the inbox" in told
     assert str(chosen.inbox) in told
+
+
+def test_a_region_mask_must_not_lie_in_the_inbox(tmp_path: Path) -> None:
+    ready(tmp_path)
+    (tmp_path / "in" / "mask.png").write_bytes(b"x")
+    (tmp_path / "out" / "mask.png").write_bytes(b"x")
+    recipe = '[[recipes]]\nname = "a"\nmarks = ["regions"]\nregion_mask = "{}/mask.png"\n'
+    (told,) = folder_problems(settings.load(minimal(tmp_path, recipe.format("in"))))
+    assert "recipes[1].region_mask lies in the inbox" in told
+    settings.check_folders(settings.load(minimal(tmp_path, recipe.format("out"))))
 
 
 def test_what_we_write_may_lie_anywhere_else(tmp_path: Path) -> None:

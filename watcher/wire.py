@@ -19,12 +19,15 @@ from typing import Any, Literal
 
 import msgspec
 
-PROTOCOL = 2
+from watcher.regions import Region
+
+PROTOCOL = 3
 _MAX_BITS = 63
 """Of an integer: the service calculates with them, and a worker may write anything."""
 
 Phase = Literal["read", "decode", "mask", "preprocess", "inference", "composite", "encode"]
 MarkSource = Literal["mask", "marked_copy", "sidecar", "colour", "alpha", "regions"]
+MarkFileKind = Literal["mask", "marked_copy", "sidecar"]
 PictureFormat = Literal["JPEG", "PNG", "WEBP", "TIFF", "BMP", "GIF", "HEIC", "AVIF"]
 Outside = Literal["identical", "blocks", "reencoded"]
 """What is true of the pixels outside the grown mask: all bit-identical; bit-identical but for the JPEG blocks
@@ -36,6 +39,7 @@ FailureCode = Literal[
     "mask_undecodable",
     "mask_mismatch",  # another aspect than the picture
     "mask_covers_all",  # nothing is left to fill from
+    "marks_ambiguous",  # strokes of the marker colour, in a picture that has that colour by nature
     "changed",  # the bytes read are not the bytes that were dispatched
     "vanished",  # gone before it was read
     "no_space",  # staging is full: not the picture's fault
@@ -93,6 +97,22 @@ class Configure(_Message, frozen=True, kw_only=True, tag="configure"):
     """Cold path: serve the batches that are on the pipe, then exit at its end."""
 
 
+class Marking(msgspec.Struct, frozen=True, kw_only=True):
+    """How the pictures of a recipe are marked."""
+
+    sources: tuple[MarkSource, ...] = ("mask",)
+    """The first that yields a mark wins."""
+    grow_px: int | None = None
+    """None: max(4 px, 0.5 % of the long side)."""
+    invert: bool = False
+    """Mask files are black where something is to go."""
+    colour: str = "#FF00FF"
+    """What strokes of the source `colour` are painted in."""
+    regions: tuple[Region, ...] = ()
+    region_mask: str | None = None
+    """A mask image for all of the recipe's pictures. Not one of the job's files: it has no hash here."""
+
+
 class Item(msgspec.Struct, frozen=True, kw_only=True):
     """One job as the worker sees it."""
 
@@ -100,15 +120,14 @@ class Item(msgspec.Struct, frozen=True, kw_only=True):
     source: str
     sha256: str
     """Of the picture's settled bytes; other bytes on disk answer `changed`."""
-    mask: str | None = None
-    mask_sha256: str | None = None
+    mark_file: str | None = None
+    mark_file_kind: MarkFileKind | None = None
+    mark_file_sha256: str | None = None
     staging: str
     """Folder for the result; the worker creates `<staging>/<stage_name>` and nothing else."""
     stage_name: str
     recipe: str
-    marks: tuple[MarkSource, ...] = ("mask",)
-    grow_px: int | None = None
-    """None: max(4 px, 0.5 % of the long side)."""
+    marking: Marking = Marking()
     unmarked: Literal["hold", "copy"] = "hold"
     quality: int | None = None
     """None: the source's own quantisation tables."""
@@ -131,6 +150,19 @@ class Ping(_Message, frozen=True, kw_only=True, tag="ping"):
 
 class Exit(_Message, frozen=True, kw_only=True, tag="exit"):
     """Finish the running batch, then end with exit code 0."""
+
+
+class PreviewRequest(_Message, frozen=True, kw_only=True, tag="preview"):
+    """The only message to `python -m watcher.worker.preview`: show what would go, fill nothing."""
+
+    protocol: int = PROTOCOL
+    source: str
+    mark_files: tuple[tuple[MarkFileKind, str], ...] = ()
+    """Kind and path, by precedence."""
+    marking: Marking = Marking()
+    limits: Limits = Limits()
+    output: str
+    """Where the picture with the overlay is written; its suffix says in which format."""
 
 
 # --- worker to service -------------------------------------------------------------------------------------
@@ -288,10 +320,10 @@ class ItemDone(_Message, frozen=True, kw_only=True, tag="item_done"):
     outcome: Literal["done", "unchanged"]
     """`unchanged`: the staged bytes are the source's own."""
     reason: str | None = None
-    """For `unchanged`: why nothing was filled (`mask is empty`, `nothing marked`)."""
+    """For `unchanged`: why nothing was filled (`the mask is empty ...`, `nothing marked`)."""
     marks: MarkSource | None
     sha256_in: str
-    mask_sha256_in: str | None = None
+    mark_file_sha256_in: str | None = None
     sha256_out: str
     size_bytes: int
     image: ImageFacts
@@ -307,6 +339,8 @@ class ItemHeld(_Message, frozen=True, kw_only=True, tag="item_held"):
 
     batch: str
     job: str
+    reason: str | None = None
+    """What was looked at in vain (`the marked copy shows no difference`), if it is more than the picture."""
     image: ImageFacts
     segments: WorkSegments
     times: ItemTimes
@@ -359,6 +393,45 @@ class Fatal(_Message, frozen=True, kw_only=True, tag="fatal"):
     remedy: str
 
 
+class CropFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """A box that would go to the model, on the picture as a person sees it."""
+
+    left: int
+    top: int
+    width: int
+    height: int
+    scale: float
+    """1.0: at its own size; below: it would be seen that much smaller."""
+
+
+class Previewed(_Message, frozen=True, kw_only=True, tag="previewed"):
+    """What would go. Sizes are of the picture as a person sees it."""
+
+    format: PictureFormat
+    width: int
+    height: int
+    marks: MarkSource | None
+    """None: nothing is marked, and nothing was written."""
+    mark_file: str | None = None
+    """The file that the mark is from, if it is from one."""
+    notes: tuple[str, ...] = ()
+    mark_px: int = 0
+    hole_px: int = 0
+    """Pixels of the grown mark."""
+    grow_px: int = 0
+    """By how many pixels it was grown."""
+    crops: tuple[CropFacts, ...] = ()
+    output: str | None = None
+
+
+class PreviewRefused(_Message, frozen=True, kw_only=True, tag="preview_refused"):
+    """The picture or its mark cannot be served: what the service would say of it."""
+
+    code: FailureCode | Literal["incomplete", "not_written"]
+    reason: str
+    remedy: str
+
+
 ToWorker = Configure | RunBatch | Ping | Exit
 FromWorker = (
     Hello
@@ -386,7 +459,7 @@ EXIT_STICKY_DEVICE = 76
 EXIT_CONFIGURATION = 78
 
 
-def encode(message: ToWorker | FromWorker) -> bytes:
+def encode(message: ToWorker | FromWorker | PreviewRequest | Previewed | PreviewRefused) -> bytes:
     """Return the message as one ASCII line that ends in a newline."""
     return json.dumps(msgspec.to_builtins(message), separators=(",", ":")).encode("ascii") + b"\n"
 
@@ -409,6 +482,26 @@ def decode_from_worker(line: bytes) -> FromWorker:
     """
     message: FromWorker = _decode(line, FromWorker)
     return message
+
+
+def decode_preview_request(line: bytes) -> PreviewRequest:
+    """Read the question of a preview.
+
+    Raises:
+        WireError: the line is none.
+    """
+    request: PreviewRequest = _decode(line, PreviewRequest)
+    return request
+
+
+def decode_preview(line: bytes) -> Previewed | PreviewRefused:
+    """Read the answer of a preview.
+
+    Raises:
+        WireError: the line is none.
+    """
+    answer: Previewed | PreviewRefused = _decode(line, Previewed | PreviewRefused)
+    return answer
 
 
 def _decode(line: bytes, kind: Any) -> Any:  # noqa: ANN401 - the callers give it its type back

@@ -21,6 +21,7 @@ from watcher.adapters.memory import OomKills
 from watcher.adapters.processes import ColdExecutor, HotExecutor, WorkerSetup
 from watcher.core.commands import Batch, BatchItem
 from watcher.core.job import Fingerprint, Identity, Job, JobState
+from watcher.core.policy import Recipe
 from watcher.wire import EngineChoice, Limits
 from watcher.worker.faults import VARIABLE
 
@@ -95,15 +96,7 @@ class Bench:
             created_s=0.0,
             mask=mask,
         )
-        return BatchItem(
-            job=job,
-            stage_name=f"job-{number}.1",
-            marks=("mask",),
-            grow_px=None,
-            unmarked="hold",
-            quality=None,
-            keep_metadata=True,
-        )
+        return BatchItem(job, f"job-{number}.1", Recipe())
 
     def until(self, kind: type[Any], *, count: int = 1) -> list[Any]:
         """Collect events up to the count-th of a kind."""

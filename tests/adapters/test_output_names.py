@@ -13,7 +13,7 @@ from watcher.adapters.output_names import other_cases, spellings, versions
 
 REFUSED_BY_FAT = set('"*:<>?|\\') | {chr(code) for code in range(32)}
 NAMES = st.one_of(
-    st.text(st.characters(exclude_characters="/\0"), min_size=1, max_size=80),
+    st.text(st.characters(codec="utf-8", exclude_characters="/\0"), min_size=1, max_size=80),
     st.binary(min_size=1, max_size=255).map(os.fsdecode).filter(lambda name: not {"/", "\0"} & set(name)),
 )
 

@@ -296,8 +296,8 @@ class Process:
         reason = "nothing is marked" if unchanged else None
         self._say(item, e.ItemDone(self.origin, self._batch_id, item.job.id, unchanged, reason, report))
 
-    def held(self, item: c.BatchItem) -> None:
-        self._say(item, e.ItemHeld(self.origin, self._batch_id, item.job.id, self.report(item)))
+    def held(self, item: c.BatchItem, reason: str | None = None) -> None:
+        self._say(item, e.ItemHeld(self.origin, self._batch_id, item.job.id, self.report(item), reason))
 
     def incomplete(self, item: c.BatchItem) -> None:
         self._say(
@@ -358,7 +358,8 @@ class Process:
         `poison` kills the process, `standstill` makes it hang, `huge` is too much for a device that is not
         the CPU, and the process is used up by it, `half` has no end, `bad` is undecodable, `engine` makes the
         engine raise.
-        `alpha` marks itself where the recipe looks for that; else a mask does, unless it is a `misfit`.
+        `alpha` marks itself where the recipe looks for that; else a mask does, unless it is a `misfit`. A
+        marked copy with `no difference` marks nothing.
         """
         world, job = self.world, item.job
         picture = world.look(job.source)
@@ -394,11 +395,13 @@ class Process:
             self.failed(item, "no_space")
         elif mask is not None and b"misfit" in mask.data:
             self.failed(item, "mask_mismatch")
+        elif mask is not None and b"no difference" in mask.data:
+            self.held(item, "the marked copy shows no difference")
         elif mask is not None:
             self.done(item, unchanged=b"empty" in mask.data)
-        elif b"alpha" in data and "alpha" in item.marks:
+        elif b"alpha" in data and "alpha" in item.recipe.marks:
             self.done(item, marks="alpha")
-        elif item.unmarked == "copy":
+        elif item.recipe.unmarked == "copy":
             self.done(item, unchanged=True)
         else:
             self.held(item)

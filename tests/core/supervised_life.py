@@ -131,7 +131,7 @@ class SupervisedLife(RuleBasedStateMachine):
             if isinstance(command, KillWorker):
                 assert "kill" in self.allowed, command.reason
                 worker.kills += 1
-                pause_s = self.policy.kill_s * 2 ** (worker.kills - 1)
+                pause_s = self.policy.kill_s * 2 ** min(worker.kills - 1, 60)  # far beyond the longest
                 worker.kill_due_ns = self.after(
                     min(pause_s, max(self.policy.kill_s, self.policy.backoff_max_s))
                 )

@@ -109,6 +109,37 @@ def test_who_works_beside_others_has_longer() -> None:
     assert flight(world).crowd == 1, "from its next word on it has the machine for itself"
 
 
+def test_a_restart_makes_way_no_longer_than_the_one_shot_works() -> None:
+    """What a cold job takes was foreseen before anything was measured, and far too long."""
+    world = ready_world(ALONE)
+    drop_marked(world, "poison.jpg", b"poison")
+    world.hot.serve(world.hot.begin())
+    world.advance(2)
+    assert len(world.given(c.StartWorker)) == 1, "its pause is over, and it makes way"
+    world.cold.crash()
+    world.advance(0.01)
+    assert len(world.given(c.StartWorker)) == 2
+
+
+def test_a_restart_does_not_cut_in_where_the_next_one_shot_follows_at_once() -> None:
+    world = ready_world(ALONE)
+    for name in ("a", "b"):
+        drop_marked(world, f"{name}.jpg", name.encode())
+    world.hot.begin()
+    world.hot.crash()
+    one_shots = world.colds
+    assert len(one_shots) == 2
+    for one_shot in one_shots:
+        one_shot.ready()
+        one_shot.begin()
+    world.advance(2)
+    for one_shot in one_shots:
+        one_shot.crash()
+    world.advance(0.01)
+    assert len(world.colds) == 1, "b has one more try"
+    assert len(world.given(c.StartWorker)) == 1
+
+
 def test_a_one_shot_beside_it_puts_the_resident_workers_deadline_off() -> None:
     world = experienced_world(ALONE)
     drop_marked(world, "huge.jpg", b"a huge picture")

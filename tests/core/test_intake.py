@@ -271,13 +271,13 @@ def test_nothing_is_kept_of_files_that_are_gone() -> None:
     desk.show({})
     intake = desk.intake
     intake.take_touched()
-    kept = (intake._files, intake._saved, intake._orphans, intake._troubled)
-    assert [len(memory) for memory in kept] == [0] * 4
+    kept = (intake._files, intake._saved, intake._orphans, intake._troubled, intake._markless)
+    assert [len(memory) for memory in kept] == [0] * 5
     assert [len(part) for part in vars(intake._backlog).values()] == [0] * 4
     assert len(intake._tracker) == 0
     assert intake.known == intake.waiting == 0
     assert intake._pairing._present == set()
-    assert intake._pairing._by_stem == {}
+    assert intake._pairing._by_stem._paths == intake._pairing._copies._paths == {}
 
 
 # --- the backlog -------------------------------------------------------------------------------------------

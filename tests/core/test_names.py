@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from watcher.core.names import is_hidden_sibling, is_ignored, is_ignored_name, is_picture, is_wanted
+from watcher.core.names import (
+    is_hidden_sibling,
+    is_ignored,
+    is_ignored_name,
+    is_picture,
+    is_sidecar,
+    is_wanted,
+)
 
 IGNORED_NAMES = {
     # sync clients: what they write before they rename it, and what they keep for themselves
@@ -221,12 +228,22 @@ def test_pictures_are_known_by_their_suffix_in_any_case(suffix: str) -> None:
         ".png",
         "x/.png",
         "a.",
-        "a.jpg.marks.json",
+        "a.txt.marks.json",
+        "a.marks.json",
+        ".marks.json",
+        "a.jpg.marks.JSON",
     ],
 )
 def test_other_files_are_not_pictures(path: str) -> None:
     assert not is_picture(path)
     assert not is_wanted(path)
+
+
+def test_a_sidecar_arrives_and_is_no_picture() -> None:
+    assert is_sidecar("b/a.jpg.marks.json")
+    assert is_wanted("b/a.jpg.marks.json")
+    assert not is_picture("b/a.jpg.marks.json")
+    assert not is_wanted("b/.a.jpg.marks.json")
 
 
 @pytest.mark.parametrize(

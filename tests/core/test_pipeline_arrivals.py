@@ -107,6 +107,86 @@ def test_a_mask_an_hour_later_serves_the_held_job() -> None:
     assert line["total_ms"] < 1000, "the wait for a person is no part of the chain"
 
 
+@pytest.mark.parametrize("mark_file", ["a.marked.jpg", "a.jpg.marks.json", "a.jpg.marked.png"])
+@pytest.mark.parametrize("picture_first", [True, False])
+def test_a_marked_copy_or_a_sidecar_serves_a_picture_like_a_mask(
+    mark_file: str,
+    picture_first: bool,  # noqa: FBT001 - parametrised
+) -> None:
+    world = ready_world()
+    both = [("a.jpg", b"a picture"), (mark_file, b"a mark")]
+    for path, data in both if picture_first else reversed(both):
+        world.drop(path, data)
+        world.work()
+    assert world.states() == ["done"]
+    assert world.outbox == {"a.jpg": cleaned(b"a picture", b"a mark")}
+    assert world.notes == {}
+
+
+def test_a_marked_copy_without_a_difference_gives_way_to_the_sidecar() -> None:
+    world = ready_world()
+    world.drop("a.marked.jpg", b"no difference")
+    world.drop("a.jpg", b"a picture")
+    world.work()
+    assert world.states() == ["held"]
+    assert "the marked copy shows no difference" in world.notes["held", "a.jpg"]["reason"]
+    assert world.said("job.held")[-1]["reason"] == "the marked copy shows no difference"
+    world.drop("a.jpg.marks.json", b"a sidecar")
+    world.work()
+    assert world.states() == ["done"]
+    assert world.outbox == {"a.jpg": cleaned(b"a picture", b"a sidecar")}
+    assert world.notes == {}
+    world.restart()
+    world.work()
+    assert [state for state in world.states() if state != "superseded"] == ["done"], "nothing is done twice"
+    assert world.outbox == {"a.jpg": cleaned(b"a picture", b"a sidecar")}
+    assert world.notes == {}
+
+
+def test_a_new_marked_copy_has_its_turn_before_the_sidecar() -> None:
+    world = ready_world()
+    world.drop("a.jpg.marks.json", b"a sidecar")
+    world.drop("a.marked.jpg", b"no difference")
+    world.drop("a.jpg", b"a picture")
+    world.work()
+    assert world.outbox == {"a.jpg": cleaned(b"a picture", b"a sidecar")}
+    world.drop("a.marked.jpg", b"scribbles")
+    world.work()
+    assert world.outbox["a (2).jpg"] == cleaned(b"a picture", b"scribbles")
+
+
+def test_a_recipe_that_looks_for_no_marked_copies_serves_them_as_pictures() -> None:
+    world = ready_world(Policy(recipes=(Recipe(marks=("mask",)),)))
+    world.drop("sale.jpg", b"a picture")
+    world.drop("sale.marked.jpg", b"another picture")
+    world.drop_mask("sale.marked.jpg")
+    world.work()
+    assert sorted(world.states()) == ["done", "held"]
+    assert list(world.outbox) == ["sale.marked.jpg"]
+
+
+def test_the_held_note_tells_each_way_of_its_recipe() -> None:
+    recipes = (
+        Recipe("strokes", ("strokes/**",), ("mask", "colour"), colour="#00FF88", invert=True),
+        Recipe("erased", ("erased/**",), ("alpha",)),
+        Recipe("stamps", ("stamps/**",), ("regions",)),
+        Recipe(),
+    )
+    world = ready_world(Policy(recipes=recipes))
+    for folder in ("strokes", "erased", "stamps", "others"):
+        world.drop(f"{folder}/a.jpg", f"a picture in {folder}".encode())
+    world.work()
+    ways = {folder: note["how_to_mark"] for (_, folder), note in world.notes.items()}
+    assert "strokes/a.jpg.mask.png" in ways["strokes/a.jpg"]
+    assert "black where something is to go" in ways["strokes/a.jpg"]
+    assert "#00FF88" in ways["strokes/a.jpg"]
+    assert "erase what is to go" in ways["erased/a.jpg"]
+    assert "mask" not in ways["erased/a.jpg"]
+    assert "change the recipe" in ways["stamps/a.jpg"]
+    for name in ("others/a.jpg.mask.png", "others/a.marked.jpg", "others/a.jpg.marks.json"):
+        assert name in ways["others/a.jpg"], name
+
+
 def test_a_held_job_outlives_a_restart_and_is_not_looked_at_again() -> None:
     world = ready_world()
     world.drop("a.jpg", b"a picture")
@@ -371,7 +451,8 @@ def test_the_first_recipe_whose_glob_matches_serves() -> None:
     world = ready_world(Policy(recipes=recipes))
     world.drop("scans/x/a.png", b"a scan")
     (item,) = world.given(c.RunBatch)[-1].batch.items
-    assert (item.unmarked, item.quality, item.grow_px, item.keep_metadata) == ("copy", 90, 7, False)
+    recipe = item.recipe
+    assert (recipe.unmarked, recipe.quality, recipe.grow_px, recipe.keep_metadata) == ("copy", 90, 7, False)
     world.work()
     world.drop("b.jpg", b"a photograph")
     world.work()

@@ -61,7 +61,10 @@ CONTENTS: Final = (
 )
 HOPELESS: Final = (b"bad", b"half", b"poison", b"engine", b"standstill")
 MASKS: Final = (b"mask one", b"mask two", b"an empty mask")
-RECIPES: Final = (Recipe("alpha", ("alpha/**",), ("mask", "alpha")), Recipe())
+RECIPES: Final = (
+    Recipe("alpha", ("alpha/**",), ("mask", "alpha")),
+    Recipe(marks=("mask", "marked_copy", "sidecar")),
+)
 BASE: Final = Policy(
     recipes=RECIPES,
     batching=BatchPolicy(max_batch=3),
@@ -87,19 +90,26 @@ ANSWERS_OF_HASHING: Final = e.FileHashed | e.FileUnreadable | e.FileVanished
 
 
 def mask_names(picture: str) -> tuple[str, ...]:
-    """Where a picture's mask may lie, the surest first."""
+    """Where a picture's mask, marked copy or sidecar may lie, by precedence."""
     folder, slash, name = picture.rpartition("/")
-    stem = name.rpartition(".")[0]
-    names = (f"{name}.mask.png", f"{stem}.mask.png", f"{stem}_mask.png", f"masks/{stem}.png")
+    stem, _, suffix = name.rpartition(".")
+    names = (
+        *(f"{name}.mask.png", f"{stem}.mask.png", f"{stem}_mask.png", f"masks/{stem}.png"),
+        *(f"{stem}.marked.{suffix}", f"{name}.marks.json"),
+    )
     return tuple(f"{folder}{slash}{mask}" for mask in names)
 
 
 def mask_of(picture: str, disk: dict[str, DiskFile]) -> str | None:
-    """The mask of a picture, as section 4 of the design has it."""
-    sure, *by_stem = (name if name in disk else None for name in mask_names(picture))
+    """The mask (or what stands for one) of a picture, as section 4 of the design has it."""
+    sure, *by_stem, copy, sidecar = (name if name in disk else None for name in mask_names(picture))
     stem = picture.rpartition(".")[0]
     rivals = [other for other in PICTURES if other in disk and other.rpartition(".")[0] == stem]
-    return sure or (next(filter(None, by_stem), None) if len(rivals) <= 1 else None)
+    mask = sure or (next(filter(None, by_stem), None) if len(rivals) <= 1 else None)
+    if mask is not None or picture.startswith("alpha/"):
+        return mask
+    others = [f"{stem}.marked.{suffix}" for suffix in ("jpg", "png") if f"{stem}.marked.{suffix}" in disk]
+    return copy or (next(iter(others), None) if len(rivals) <= 1 else None) or sidecar
 
 
 FILES: Final = tuple(dict.fromkeys(name for path in PICTURES for name in (path, *mask_names(path))))
@@ -254,7 +264,7 @@ class WorldMachine(RuleBasedStateMachine):
         self.world.replace(path, data)
         self.tell(path, e.Hint.MOVED_IN, fate)
 
-    @rule(path=pictures, name=st.integers(0, 3), data=masks, fate=fates)
+    @rule(path=pictures, name=st.integers(0, 5), data=masks, fate=fates)
     def move_mask_in(self, path: str, name: int, data: bytes, fate: str) -> None:
         mask = mask_names(path)[name]
         self.world.replace(mask, data)

@@ -35,6 +35,7 @@ GROUPS: Final[Mapping[str, str]] = {
     "I": "Long runs",
     "W": "The resident worker",
     "PA": "Pictures: size, channels, masks",
+    "PB": "Pictures: quality, seams, speed, memory of the fill",
     "PC": "Pictures: files, formats, metadata",
     "PD": "The model file, its packages, the service around them",
 }

@@ -13,6 +13,7 @@ import pytest
 from PIL import Image
 
 from tests.worker.bench import Bench, photo, rectangle, save_mask
+from tests.worker.made import Made
 from watcher.wire import ItemFailed, Outside
 from watcher.worker.imaging.formats.heif.heic import INSTALL
 from watcher.worker.imaging.sniffing import RECOGNISED, Container
@@ -92,18 +93,29 @@ def heic(pixels: np.ndarray, **options: object) -> bytes:
 
 
 COLOUR, GREY = Image.fromarray(PHOTO), Image.fromarray(PHOTO[..., 0])
-MADE: dict[str, list[bytes]] = {
-    "JPEG": [by_pillow(COLOUR, "JPEG"), by_pillow(COLOUR.convert("CMYK"), "JPEG", progressive=True)],
-    "PNG": [by_pillow(COLOUR, "PNG"), by_pillow(GREY.quantize(8), "PNG", bits=4), cv2.imencode(
-        ".png", PHOTO.astype(np.uint16) * 257)[1].tobytes()],
-    "WEBP": [by_pillow(COLOUR, "WEBP", lossless=True), by_pillow(COLOUR, "WEBP", quality=80)],
-    "TIFF": [by_pillow(COLOUR, "TIFF", compression="tiff_lzw"), by_pillow(COLOUR.convert("CMYK"), "TIFF"),
-             by_pillow(COLOUR, "TIFF", compression="jpeg")],
-    "GIF": [by_pillow(COLOUR.quantize(64), "GIF")],
-    "BMP": [by_pillow(COLOUR, "BMP"), by_pillow(COLOUR.quantize(16), "BMP")],
-    "HEIC": [heic(PHOTO, quality=60), heic(PHOTO[..., 0].copy(), quality=-1)],
-    "AVIF": [by_pillow(COLOUR, "AVIF"), by_pillow(GREY, "AVIF", quality=100)],
-}  # fmt: skip
+MADE: Made[list[bytes]] = Made(
+    {
+        "JPEG": lambda: [
+            by_pillow(COLOUR, "JPEG"),
+            by_pillow(COLOUR.convert("CMYK"), "JPEG", progressive=True),
+        ],
+        "PNG": lambda: [
+            by_pillow(COLOUR, "PNG"),
+            by_pillow(GREY.quantize(8), "PNG", bits=4),
+            cv2.imencode(".png", PHOTO.astype(np.uint16) * 257)[1].tobytes(),
+        ],
+        "WEBP": lambda: [by_pillow(COLOUR, "WEBP", lossless=True), by_pillow(COLOUR, "WEBP", quality=80)],
+        "TIFF": lambda: [
+            by_pillow(COLOUR, "TIFF", compression="tiff_lzw"),
+            by_pillow(COLOUR.convert("CMYK"), "TIFF"),
+            by_pillow(COLOUR, "TIFF", compression="jpeg"),
+        ],
+        "GIF": lambda: [by_pillow(COLOUR.quantize(64), "GIF")],
+        "BMP": lambda: [by_pillow(COLOUR, "BMP"), by_pillow(COLOUR.quantize(16), "BMP")],
+        "HEIC": lambda: [heic(PHOTO, quality=60), heic(PHOTO[..., 0].copy(), quality=-1)],
+        "AVIF": lambda: [by_pillow(COLOUR, "AVIF"), by_pillow(GREY, "AVIF", quality=100)],
+    }
+)
 
 
 @pytest.mark.parametrize("container", MADE)

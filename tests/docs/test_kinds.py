@@ -7,8 +7,16 @@ import pytest
 from tests.docs import failures
 from tests.service.kinds import KINDS, NOT_HERE
 
-MARKS = failures.marks_of(failures.test_files())
-HELD = {mark.kind for mark in MARKS}
+
+@pytest.fixture(scope="module")
+def marks() -> list[failures.Mark]:
+    return failures.marks_of(failures.test_files())
+
+
+@pytest.fixture(scope="module")
+def held(marks: list[failures.Mark]) -> set[str]:
+    return {mark.kind for mark in marks}
+
 
 MARKED = """
 import pytest
@@ -31,27 +39,27 @@ def test_none(): ...
 """
 
 
-def test_every_kind_has_a_test_or_a_reason_why_not() -> None:
-    assert [kind for kind in KINDS if kind not in HELD and kind not in NOT_HERE] == []
+def test_every_kind_has_a_test_or_a_reason_why_not(held: set[str]) -> None:
+    assert [kind for kind in KINDS if kind not in held and kind not in NOT_HERE] == []
 
 
-def test_no_mark_names_a_kind_that_nobody_knows() -> None:
-    assert [mark for mark in MARKS if mark.kind not in KINDS] == []
+def test_no_mark_names_a_kind_that_nobody_knows(marks: list[failures.Mark]) -> None:
+    assert [mark for mark in marks if mark.kind not in KINDS] == []
 
 
-def test_what_cannot_be_run_here_is_a_kind_and_has_no_test() -> None:
+def test_what_cannot_be_run_here_is_a_kind_and_has_no_test(held: set[str]) -> None:
     """A kind that has a test after all is taken off that list."""
     assert set(NOT_HERE) - set(KINDS) == set()
-    assert set(NOT_HERE) & HELD == set()
+    assert set(NOT_HERE) & held == set()
 
 
 def test_every_kind_is_in_a_group() -> None:
     assert {failures.group_of(kind) for kind in KINDS} == set(failures.GROUPS)
 
 
-def test_the_page_is_written_from_the_kinds_and_the_marks() -> None:
+def test_the_page_is_written_from_the_kinds_and_the_marks(marks: list[failures.Mark]) -> None:
     page = failures.PAGE.read_text(encoding="utf-8") if failures.PAGE.exists() else ""
-    assert page == failures.written(MARKS), "run: python -m tests.docs.failures --write"
+    assert page == failures.written(marks), "run: python -m tests.docs.failures --write"
 
 
 def test_marks_are_read_wherever_pytest_reads_them() -> None:

@@ -42,6 +42,7 @@ class FakeAccelerators:
         return error
 
 
+@pytest.mark.kind("PB14")
 @pytest.mark.parametrize(
     ("configured", "machine", "device", "reason"),
     [
@@ -100,6 +101,7 @@ def test_a_name_that_is_no_device_is_refused(name: str) -> None:
     assert "auto, cpu, cuda, cuda:N or mps" in caught.value.remedy
 
 
+@pytest.mark.kind("PB14")
 def test_the_self_test_sees_a_transform_that_is_off(monkeypatch: pytest.MonkeyPatch) -> None:
     """The real self-test with the CPU as the device: exact, until its second inverse transform is off."""
     machine = devices.TorchAccelerators()
@@ -126,6 +128,7 @@ def test_the_probe_agrees_with_torch_and_keeps_its_warnings(monkeypatch: pytest.
     assert machine.notes() == ("CUDA initialization: the driver is too old",)
 
 
+@pytest.mark.kind("PB14")
 def test_operators_that_ran_elsewhere_are_evidence() -> None:
     """The tensors lie on the CPU, the claim is another device: every operator is a fallback."""
     tensor = torch.rand(1, 3, 32, 32)
@@ -148,6 +151,7 @@ def test_scalars_and_integers_are_no_fallback() -> None:
     assert evidence is None  # nothing that computes on pictures was seen
 
 
+@pytest.mark.kind("PB14")
 def test_an_operator_that_mps_hands_to_the_cpu_is_named() -> None:
     def run() -> None:
         warnings.warn(
@@ -162,6 +166,7 @@ def test_an_operator_that_mps_hands_to_the_cpu_is_named() -> None:
     assert evidence.fallback_ops == ("aten::_fft_c2r",)
 
 
+@pytest.mark.kind("PB11")
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a torch that cannot reach a GPU")
 def test_a_gpu_that_cannot_hold_the_model_is_left_for_the_cpu(
     stand_in: Any, noise_crop: Callable[[int, int], Crop]
@@ -177,6 +182,7 @@ def test_a_gpu_that_cannot_hold_the_model_is_left_for_the_cpu(
     engine.fill([noise_crop(64, 64)])
 
 
+@pytest.mark.kind("PB14")
 def test_a_device_that_fails_the_warm_up_is_left_for_the_cpu(
     stand_in: Any, noise_crop: Callable[[int, int], Crop]
 ) -> None:

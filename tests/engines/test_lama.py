@@ -138,6 +138,7 @@ def test_the_result_is_bit_for_bit_what_simple_lama_gives(
     assert not np.array_equal(direct, crop.pixels)
 
 
+@pytest.mark.kind("PB2", "PB3")
 def test_the_model_sees_the_crop_and_the_hole_unscaled_and_exactly(
     stand_in: Any, noise_crop: Callable[[int, int], Crop], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -180,6 +181,7 @@ def test_evidence_of_a_run_on_the_cpu(stand_in: Any) -> None:
     assert facts.evidence.fallback_ops == ()
 
 
+@pytest.mark.kind("PB13")
 def test_values_that_are_not_numbers_are_never_returned(engine_of: Callable[..., LamaEngine]) -> None:
     engine = engine_of(NotANumberOnBright())
     with pytest.raises(FillError, match="not numbers"):
@@ -187,6 +189,7 @@ def test_values_that_are_not_numbers_are_never_returned(engine_of: Callable[...,
     engine.fill([flat_crop(100)])  # the engine lives on
 
 
+@pytest.mark.kind("PB13")
 def test_weights_that_give_nonsense_at_once_are_refused_at_warm_up(
     engine_of: Callable[..., LamaEngine],
 ) -> None:
@@ -196,6 +199,7 @@ def test_weights_that_give_nonsense_at_once_are_refused_at_warm_up(
     assert "published weights" in caught.value.remedy
 
 
+@pytest.mark.kind("PB13")
 def test_a_black_patch_in_a_bright_picture_is_refused(engine_of: Callable[..., LamaEngine]) -> None:
     with pytest.raises(FillError, match="one colour"):
         engine_of(Black()).fill([flat_crop(220)])
@@ -225,6 +229,7 @@ def test_a_result_of_another_size_is_refused(
         engine_of(TooSmall()).fill([noise_crop(64, 128)])
 
 
+@pytest.mark.kind("PB11")
 @pytest.mark.parametrize("kind", [torch.OutOfMemoryError, RuntimeError], ids=["eager", "inside TorchScript"])
 def test_out_of_memory_is_tried_once_more_then_fails_the_crop(
     stand_in: Any,
@@ -252,6 +257,7 @@ def test_out_of_memory_is_tried_once_more_then_fails_the_crop(
     assert failures == [1]
 
 
+@pytest.mark.kind("PB11")
 def test_an_accelerators_memory_that_is_too_small_is_told_as_that(
     stand_in: Any, noise_crop: Callable[[int, int], Crop], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import cv2
 import numpy as np
 import patchmatch
 import pytest
 
+from benchmarks import fill_metrics
 from watcher.wire import EngineChoice
 from watcher.worker.engines import patchmatch as engine_module
 from watcher.worker.engines.patchmatch import PatchmatchEngine, _navier_stokes
@@ -79,6 +81,26 @@ def test_a_texture_goes_on_through_the_hole(engine: PatchmatchEngine, texture: T
     assert inside.std() > 0.7 * around.std()
 
 
+@pytest.mark.parametrize("at", [(96, 96), (40, 150)])
+@pytest.mark.parametrize("name", ["brick.png", "grass.png", "gravel.webp"])
+def test_its_texture_is_nearer_to_the_truth_than_opencv_comes(
+    engine: PatchmatchEngine, texture: Texture, name: str, at: tuple[int, int]
+) -> None:
+    truth = texture(name)[:256, :256]
+    crop = square(truth, at=at, side=64)
+
+    def distance(filled: NDArray[np.uint8]) -> float:
+        return fill_metrics.measure(composited(filled, crop), truth, crop.hole).texture
+
+    mask = crop.hole.astype(np.uint8)
+    by_opencv = [
+        distance(np.asarray(cv2.inpaint(truth, mask, 3, method), np.uint8))
+        for method in (cv2.INPAINT_TELEA, cv2.INPAINT_NS)
+    ]
+    (filled,) = engine.fill([crop])
+    assert distance(filled) < 0.85 * min(by_opencv)  # of brick; of the others it is a fifth and less
+
+
 def test_every_colour_of_the_fill_comes_from_around(engine: PatchmatchEngine) -> None:
     """Left blue, right green: nothing red may come, although the hole's old content is red."""
     pixels = np.zeros((192, 192, 3), dtype=np.uint8)
@@ -108,7 +130,7 @@ def test_no_hole_is_a_source_for_another(engine: PatchmatchEngine, texture: Text
     assert not (results[1] == (255, 0, 0)).all(axis=1).any()
 
 
-@pytest.mark.parametrize(("side", "patches"), [(6, 0), (7, 1)])
+@pytest.mark.parametrize(("side", "patches"), [(4, 0), (5, 1)])
 def test_thin_holes_go_to_navier_stokes(
     engine: PatchmatchEngine, calls: CountingPatchmatch, texture: Texture, side: int, patches: int
 ) -> None:
@@ -138,8 +160,17 @@ def test_the_box_is_the_hole_and_its_margin(
     pixels = np.tile(texture("gravel.webp")[:256, :256], (2, 2, 1))
     engine.fill([square(pixels, at=(200, 200), side=20)])  # thickness 20: the margin is 64
     engine.fill([square(pixels, at=(200, 200), side=90)])  # thickness 90: the margin is 90
-    engine.fill([square(pixels, at=(0, 0), side=20)])  # clipped; a corner's thickness counts double
-    assert calls.boxes == [(148, 148), (270, 270), (84, 84)]
+    assert calls.boxes == [(148, 148), (270, 270)]
+
+
+@pytest.mark.kind("PB7")
+@pytest.mark.parametrize("at", [(0, 0), (0, 240), (492, 240), (492, 492)])
+def test_a_hole_at_the_edge_sees_as_much_as_any(
+    engine: PatchmatchEngine, calls: CountingPatchmatch, texture: Texture, at: tuple[int, int]
+) -> None:
+    pixels = np.tile(texture("gravel.webp")[:256, :256], (2, 2, 1))
+    engine.fill([square(pixels, at=at, side=20)])
+    assert calls.boxes == [(148, 148)]
 
 
 def test_hundreds_of_specks_cost_no_more_than_the_crop(

@@ -21,8 +21,11 @@ from PIL import Image, ImageOps
 from pydantic import BaseModel
 
 from watcher import settings
+from watcher.core.names import is_wanted
+from watcher.core.pairing import Pairing, Recipes, mark_file_kind, mask_names
+from watcher.core.policy import Recipe
+from watcher.regions import sidecar_from
 
-PICTURES = {".jpg", ".png", ".webp"}
 ORIENTATION = 0x0112
 
 
@@ -63,8 +66,10 @@ def test_every_example_in_the_configuration_is_accepted(config_text: str, tmp_pa
     assert count > 5
     path = tmp_path / "watcher.toml"
     path.write_text(with_examples.replace("(64 hexadecimal digits)", "0" * 64), encoding="utf-8")
+    (tmp_path / "stamps.png").write_bytes(b"any file: the worker looks into it")
     loaded = settings.load(path)
     assert loaded.recipes[0].orphan_masks == "picture"
+    assert [recipe.name for recipe in loaded.recipes] == ["strokes", "erased", "stamped", "default"]
     assert loaded.engine.threads == 2
 
 
@@ -111,80 +116,129 @@ def test_init_can_replace_the_folders(config_text: str, key: str) -> None:
 
 def test_recipes_have_only_marks_that_work_and_end_in_a_rule_for_everything(config_text: str) -> None:
     recipes = tomllib.loads(config_text)["recipes"]
-    assert [recipe["name"] for recipe in recipes] == ["erased", "default"]
-    assert {mark for recipe in recipes for mark in recipe["marks"]} == {"mask", "alpha"}
+    marks = {recipe["name"]: recipe["marks"] for recipe in recipes}
+    assert marks == {
+        "strokes": ["mask", "colour"],
+        "erased": ["mask", "alpha"],
+        "default": ["mask", "marked_copy", "sidecar"],  # no other: a picture may have such pixels by nature
+    }
     assert recipes[-1]["match"] == ["**"]
-    assert "alpha" not in recipes[-1]["marks"], "a picture may be transparent by nature"
+    assert tuple(recipes[-1]["marks"]) == settings.Recipe(name="any").marks
 
 
 # --- sample_inbox/ --------------------------------------------------------------------------------
 
 
-def is_mask(path: Path) -> bool:
-    return path.parent.name == "masks" or path.stem.endswith((".mask", "_mask"))
-
-
-def mask_of(picture: Path) -> Path | None:
-    names = (
-        f"{picture.name}.mask.png",
-        f"{picture.stem}.mask.png",
-        f"{picture.stem}_mask.png",
-        f"masks/{picture.stem}.png",
-    )
-    found = [picture.parent / name for name in names if (picture.parent / name).is_file()]
-    assert len(found) <= 1, found
-    return found[0] if found else None
+@pytest.fixture(scope="module")
+def samples(root: Path) -> Path:
+    return root / "sample_inbox"
 
 
 @pytest.fixture(scope="module")
-def pictures(root: Path) -> list[Path]:
-    files = sorted(path for path in (root / "sample_inbox").rglob("*") if path.suffix in PICTURES)
-    return [path for path in files if not is_mask(path)]
+def inbox(samples: Path) -> Pairing:
+    """Who belongs to whom in it, by the rules of the product, for recipes that look for everything."""
+    everything = ("mask", "marked_copy", "sidecar", "colour", "alpha", "regions")
+    pairing = Pairing(Recipes((Recipe("all", ("**",), everything),)))
+    for path in samples.rglob("*"):
+        if is_wanted(name := path.relative_to(samples).as_posix()):
+            pairing.add(name)
+    return pairing
 
 
-def test_samples_are_many_small_and_of_all_kinds(root: Path, pictures: list[Path]) -> None:
+@pytest.fixture(scope="module")
+def pictures(samples: Path, inbox: Pairing) -> list[Path]:
+    return [samples / name for name in sorted(inbox.present) if inbox.is_picture(name)]
+
+
+@pytest.fixture(scope="module")
+def mark_files(samples: Path, inbox: Pairing, pictures: list[Path]) -> dict[Path, list[Path]]:
+    """What lies beside each picture and marks it."""
+    return {
+        picture: [samples / name for name in inbox.mark_files_of(picture.relative_to(samples).as_posix())]
+        for picture in pictures
+    }
+
+
+def of_kind(kind: str, mark_files: dict[Path, list[Path]]) -> dict[Path, Path]:
+    return {
+        picture: files[0]
+        for picture, files in mark_files.items()
+        if files and mark_file_kind(files[0].as_posix()) == kind
+    }
+
+
+def test_samples_are_many_small_and_of_all_kinds(samples: Path, pictures: list[Path]) -> None:
     assert len(pictures) >= 8
-    assert (
-        sum(path.stat().st_size for path in (root / "sample_inbox").rglob("*") if path.is_file()) < 4_000_000
-    )
+    assert sum(path.stat().st_size for path in samples.rglob("*") if path.is_file()) < 4_000_000
     kinds = Counter(path.suffix for path in pictures)
-    assert set(kinds) == PICTURES
+    assert set(kinds) == {".jpg", ".png", ".webp"}
     assert kinds[".jpg"] >= 3
 
 
-def test_each_mask_fits_what_a_viewer_shows_and_marks_a_part_of_it(pictures: list[Path]) -> None:
-    used = []
-    for picture in pictures:
-        if (mask_path := mask_of(picture)) is None:
-            continue
-        used.append(mask_path)
+def test_no_mark_file_of_the_samples_is_without_a_picture_or_one_too_many(
+    inbox: Pairing, mark_files: dict[Path, list[Path]], samples: Path
+) -> None:
+    used = [file.relative_to(samples).as_posix() for files in mark_files.values() for file in files]
+    assert sorted(used) == sorted(name for name in inbox.present if mark_file_kind(name))
+    assert all(len(files) <= 1 for files in mark_files.values()), "a picture has one mark file, or none"
+
+
+def test_each_mask_fits_what_a_viewer_shows_and_marks_a_part_of_it(
+    mark_files: dict[Path, list[Path]],
+) -> None:
+    masks = of_kind("mask", mark_files)
+    for picture, mask_path in masks.items():
         with Image.open(picture) as image, Image.open(mask_path) as mask:
             assert mask.size == ImageOps.exif_transpose(image).size, mask_path
             marked = mask.convert("L").point([0] * 128 + [255] * 128).histogram()[255]
         assert 0.0005 < marked / (mask.width * mask.height) < 0.2, mask_path
-    everything = [path for path in pictures[0].parent.rglob("*.png") if is_mask(path)]
-    assert sorted(used) == sorted(everything), "a mask without a picture"
+    assert masks
 
 
-def test_samples_show_every_way_to_name_a_mask(pictures: list[Path]) -> None:
-    masks = [(picture, mask) for picture in pictures if (mask := mask_of(picture))]
-    assert any(mask.name == f"{picture.name}.mask.png" for picture, mask in masks)
-    assert any(mask.name == f"{picture.stem}.mask.png" for picture, mask in masks)
-    assert any(mask.name == f"{picture.stem}_mask.png" for picture, mask in masks)
-    assert any(mask.parent.name == "masks" for _, mask in masks)
+def test_samples_show_every_way_to_name_a_mask(mark_files: dict[Path, list[Path]], samples: Path) -> None:
+    shown = {
+        mask_names(picture.relative_to(samples).as_posix()).index(mask.relative_to(samples).as_posix())
+        for picture, mask in of_kind("mask", mark_files).items()
+    }
+    assert shown == {0, 1, 2, 3}
 
 
-def test_one_is_erased_by_alpha_where_the_recipe_looks_and_one_is_unmarked(pictures: list[Path]) -> None:
-    unmarked = [picture for picture in pictures if mask_of(picture) is None]
-    erased = [picture for picture in unmarked if picture.parent.name == "erased"]
-    (held,) = (picture for picture in unmarked if picture not in erased)
-    assert held.name == "cat.jpg"
-    for picture in erased:
-        with Image.open(picture) as image:
-            alpha = image.getchannel("A").histogram()
-        assert alpha[0] > 500
-        assert alpha[0] + alpha[255] == sum(alpha)
-    assert erased
+def test_a_marked_copy_is_smaller_than_its_picture_as_phones_save_it(
+    mark_files: dict[Path, list[Path]],
+) -> None:
+    ((picture, copy),) = of_kind("marked_copy", mark_files).items()
+    with Image.open(picture) as image, Image.open(copy) as small:
+        assert small.size == (image.width // 2, image.height // 2)
+        assert small.format == "JPEG"
+
+
+def test_a_sidecar_has_boxes_and_polygons_for_a_picture_of_its_size(
+    mark_files: dict[Path, list[Path]],
+) -> None:
+    ((picture, file),) = of_kind("sidecar", mark_files).items()
+    sidecar = sidecar_from(file.read_bytes())
+    with Image.open(picture) as image:
+        assert sidecar.size == image.size
+    assert {region.box is None for region in sidecar.regions} == {True, False}
+
+
+def test_what_is_marked_in_itself_lies_where_its_recipe_looks_and_one_is_unmarked(
+    mark_files: dict[Path, list[Path]], samples: Path
+) -> None:
+    bare = [picture for picture, files in mark_files.items() if not files]
+    assert [picture.relative_to(samples).as_posix() for picture in bare] == [
+        "cat.jpg",
+        "erased/camera.png",
+        "stamped/espresso.jpg",
+        "strokes/grace_hopper.jpg",
+    ]
+
+
+def test_the_erased_pixels_of_a_sample_are_clear_and_the_others_opaque(samples: Path) -> None:
+    with Image.open(samples / "erased" / "camera.png") as image:
+        alpha = image.getchannel("A").histogram()
+    assert alpha[0] > 500
+    assert alpha[0] + alpha[255] == sum(alpha)
 
 
 def test_jpegs_carry_metadata_and_one_is_stored_on_its_side(pictures: list[Path]) -> None:
@@ -198,10 +252,10 @@ def test_jpegs_carry_metadata_and_one_is_stored_on_its_side(pictures: list[Path]
     assert orientations.count(6) == 1
 
 
-def test_every_sample_has_a_source_and_a_free_licence(root: Path, pictures: list[Path]) -> None:
-    text = (root / "sample_inbox" / "SOURCES.md").read_text(encoding="utf-8")
+def test_every_sample_has_a_source_and_a_free_licence(samples: Path, pictures: list[Path]) -> None:
+    text = (samples / "SOURCES.md").read_text(encoding="utf-8")
     rows = {match[1]: match[0] for match in re.finditer(r"^\| `([^`]+)` \|.*$", text, re.MULTILINE)}
-    assert set(rows) == {picture.relative_to(root / "sample_inbox").as_posix() for picture in pictures}
+    assert set(rows) == {picture.relative_to(samples).as_posix() for picture in pictures}
     for row in rows.values():
         licence = [cell.strip() for cell in row.split("|")][4]
         assert licence in {"CC0 1.0", "public domain", "public domain (CC0 1.0)"}, row

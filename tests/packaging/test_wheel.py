@@ -181,7 +181,7 @@ def test_damaged_installation_says_what_to_do(monkeypatch: pytest.MonkeyPatch, t
 def test_installed_command_teaches(installed: Path, user_env: dict[str, str], tmp_path: Path) -> None:
     done = run([installed.parent / "watcher", "--help"], env=user_env, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    for command in ("init", "run", "once", "demo", "status", "jobs", "retry", "doctor"):
+    for command in ("init", "run", "once", "demo", "status", "jobs", "retry", "preview", "doctor"):
         assert command in done.stdout
 
 

@@ -3,8 +3,8 @@
 Rules of this file:
 - A kind is named by its letters and number. A test that holds it carries `@pytest.mark.kind("A1")`; several
   tests may hold one kind, and one test several kinds.
-- Kinds of pictures begin with P: PA is size, channels and masks, PC files, formats and metadata, PD the model
-  file, its packages and the service around them. PB (quality, seams, speed, memory of the fill) is to come.
+- Kinds of pictures begin with P: PA is size, channels and masks, PB quality, seams, speed and memory of the
+  fill, PC files, formats and metadata, PD the model file, its packages and the service around them.
 - What cannot be run on this system is in `NOT_HERE`, with the reason, and what holds the decision instead.
 - `tests/docs/test_kinds.py` keeps marks, this list and `docs/FAILURES.md` together.
 """
@@ -178,6 +178,21 @@ KINDS: Final[dict[str, str]] = {
     "PA14": "of two pictures whose names differ in their suffix only, one is lost",
     "PA15": "files are passed over without a word, and the run is called a success",
     "PA16": "the picture that was handed in is changed by the filling",
+    # pictures: quality, seams, speed, memory of the fill
+    "PB1": "pixels that nobody marked are changed: all that the model returned was taken",
+    "PB2": "the fill is blurred: the model saw the picture made smaller, and its result was enlarged",
+    "PB3": "the picture is resampled to sides that the model takes, where some padding would do",
+    "PB5": "the fill's border shows: pasted hard, of another brightness, or blended into what was to stay",
+    "PB6": "nonsense at the picture's edge: the hole was made to reach into what was padded",
+    "PB7": "a hole at the picture's edge is filled with a blur: it is known from few sides",
+    "PB8": "hundreds of specks are hundreds of runs, and one run pastes over what another has filled",
+    "PB9": "the first two calls after a start take ten times as long as the others",
+    "PB10": "memory grows with each new size of hole, until the process is killed",
+    "PB11": "a large picture fills up the accelerator: an error, and then nothing works any more",
+    "PB12": "a large picture comes back smaller, and nobody said so",
+    "PB13": "the result is black, or no number at all, and is written as a picture",
+    "PB14": "a device lacks an operation, or computes wrongly without an error",
+    "PB15": "what was marked lay over a face, and a smear comes back",
     # pictures: files, formats, metadata
     "PC1": "a portrait photo comes back on its side: its orientation was dropped",
     "PC2": "a photo comes back turned twice: its pixels were turned, and its tag stayed",
@@ -225,5 +240,6 @@ NOT_HERE: Final[dict[str, str]] = {
     "W28": "as W27",
     "W33": "Windows is not supported",
     "W61": "Windows is not supported",
+    "PB15": "a limit of every engine that there is: none knows faces; docs/QUALITY.md says what to expect",
     "PD17": "a decision: workers are started by exec and spoken to by pipes; nothing is pickled",
 }

@@ -251,6 +251,8 @@ def test_hundreds_of_names_for_one_picture_do_not_hold_up_others(service: Servic
 
     service.wait_record("many-meanwhile.png")
 
-    for name in names:
-        service.wait_record(name)
-    assert sum(record["path"] != "none" for record in service.results() if record["source"] in names) == 1
+    records = service._wait(
+        lambda: len(found := [r for r in service.results() if r["source"] in names]) == len(names) and found,
+        "a result for each name",
+    )
+    assert sum(record["path"] != "none" for record in records) == 1

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.service.harness import encoded, mask, picture, pixels, wait_until
+from tests.worker.made import Made
 from tests.worker.test_allow_list import POSTSCRIPT
 from tests.worker.test_bombs import many_scans
 from tests.worker.test_memory_limit import GIGABYTES, greedy_tiff
@@ -39,19 +40,23 @@ def png_header(width: int, height: int) -> bytes:
     )
 
 
-BAD = {
-    "text.png": b"Dear diary, this is not a picture at all. " * 50,
-    "noise.jpg": bytes(range(256)) * 40,
-    "bomb.png": png_header(50_000, 50_000),
-    "ff.webp": b"\xff" * 5000,
-    "greedy.tif": greedy_tiff(GIGABYTES),
-    "scans.jpg": many_scans(4000, 3000, 5000),
-    "script.png": POSTSCRIPT,
-}
-NO_END = {
-    "truncated.jpg": encoded(pixels(301, 400, 300), "JPEG")[:9000],
-    "half.png": picture(302, 400, 300)[:20_000],
-}
+BAD: Made[bytes] = Made(
+    {
+        "text.png": lambda: b"Dear diary, this is not a picture at all. " * 50,
+        "noise.jpg": lambda: bytes(range(256)) * 40,
+        "bomb.png": lambda: png_header(50_000, 50_000),
+        "ff.webp": lambda: b"\xff" * 5000,
+        "greedy.tif": lambda: greedy_tiff(GIGABYTES),
+        "scans.jpg": lambda: many_scans(4000, 3000, 5000),
+        "script.png": lambda: POSTSCRIPT,
+    }
+)
+NO_END: Made[bytes] = Made(
+    {
+        "truncated.jpg": lambda: encoded(pixels(301, 400, 300), "JPEG")[:9000],
+        "half.png": lambda: picture(302, 400, 300)[:20_000],
+    }
+)
 
 
 @pytest.mark.kind("C10", "PC13", "PC14", "PD14", "PD16", "PD18")

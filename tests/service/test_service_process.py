@@ -62,7 +62,7 @@ def test_the_running_service_maps_no_library_that_reads_pixels_and_stays_small(s
 
 
 def test_it_watches_within_a_second_of_its_start(new_service: NewService) -> None:
-    """The best of some starts, and the processor time that it took: other tests may share the machine."""
+    """The best of some starts, less what it waited for a processor: other tests share the machine."""
     seconds: list[float] = []
     while min(seconds, default=MAX_START_S) >= MAX_START_S and len(seconds) < 3:
         service = new_service()
@@ -70,9 +70,15 @@ def test_it_watches_within_a_second_of_its_start(new_service: NewService) -> Non
         service.start(ready=False)
         (found,) = service.wait_log("inbox.found")
         assert cpu_s(service.pid) < MAX_START_S
-        seconds.append(datetime.fromisoformat(found["ts"]).timestamp() - spawned_s)
+        went_by_s = datetime.fromisoformat(found["ts"]).timestamp() - spawned_s
+        seconds.append(went_by_s - queued_s(service.pid))
         service.close()
     assert min(seconds) < MARGIN * MAX_START_S, seconds
+
+
+def queued_s(pid: int) -> float:
+    """How long the main thread of a process was ready and had no processor (proc(5): schedstat)."""
+    return int(Path(f"/proc/{pid}/schedstat").read_text("ascii").split()[1]) / 1e9
 
 
 def test_an_idle_service_uses_no_processor_time(new_service: NewService) -> None:

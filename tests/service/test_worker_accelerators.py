@@ -41,7 +41,7 @@ def ailing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     service.close()
 
 
-@pytest.mark.kind("W44")
+@pytest.mark.kind("W44", "PB11")
 def test_what_does_not_fit_together_is_filled_in_halves_by_the_same_process(ailing: Service) -> None:
     service = ailing
     worker = service.worker_pid()
@@ -89,7 +89,7 @@ def test_a_picture_that_loses_every_device_is_given_up_with_its_story(ailing: Se
     assert [loss["reason"] for loss in evidence] == [loss["reason"] for loss in record["losses"]]
 
 
-@pytest.mark.kind("W44")
+@pytest.mark.kind("W44", "PB11")
 def test_what_does_not_fit_alone_is_served_on_the_cpu_by_a_fresh_process(new_service: NewService) -> None:
     service = new_service(*QUICK, faults="hot:oom=0").start()
     worker = service.worker_pid()

@@ -23,7 +23,7 @@ QUICK: Final = ("[arrivals]", "quiet_s = 0.1", "[batching]", "max_batch = 4")
 LIMIT_MB: Final = 45
 
 
-@pytest.mark.kind("W12", "W24", "W25")
+@pytest.mark.kind("W12", "W24", "W25", "PB10")
 @pytest.mark.parametrize(
     ("fault", "reason"),
     [

@@ -210,9 +210,9 @@ def contained(root: Path, *settings: str, faults: str = "") -> ContainedService:
 
 
 @pytest.mark.kind("W31", "W34")
-@pytest.mark.parametrize("count", [10, pytest.param(100, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("count", [5, pytest.param(100, marks=pytest.mark.soak)])
 def test_process_1_has_workers_that_live_and_none_that_are_undead(tmp_path: Path, count: int) -> None:
-    """One-shots by the dozen, each with a child of its own that is left to process 1 when it ends."""
+    """One-shots by the handful, each with a child of its own that is left to process 1 when it ends."""
     service = contained(
         tmp_path,
         *QUICK,

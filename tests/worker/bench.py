@@ -26,6 +26,7 @@ from watcher.wire import (
     Item,
     ItemDone,
     Limits,
+    Marking,
     Ready,
     RunBatch,
     Warming,
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
 
     from watcher.wire import FromWorker, ToWorker
     from watcher.worker.engines.protocol import Crop
+    from watcher.worker.filling import Judge
 
 ROOT = Path(__file__).parents[2]
 FILL = (200, 60, 20)
@@ -129,19 +131,25 @@ class Bench:
     limits: Limits = field(default_factory=Limits)
     reports: list[FromWorker] = field(default_factory=list)
     faults: Faults = field(default_factory=Faults)
+    judge: Judge = lambda _filled, _crop: None
+    """None is asked: a fill of one colour is what the engine above is for."""
 
     def item(self, source: Path, mask: Path | None = None, **changes: Any) -> Item:
+        """An item; changes are fields of it, or of its marking."""
         staging = self.folder / "staging"
         staging.mkdir(exist_ok=True)
+        how = {name: changes.pop(name) for name in Marking.__struct_fields__ if name in changes}
         fields: dict[str, Any] = {
             "job": source.name,
             "source": str(source),
             "sha256": sha256(source),
-            "mask": None if mask is None else str(mask),
-            "mask_sha256": None if mask is None else sha256(mask),
+            "mark_file": None if mask is None else str(mask),
+            "mark_file_kind": None if mask is None else "mask",
+            "mark_file_sha256": None if mask is None else sha256(mask),
             "staging": str(staging),
             "stage_name": f"{source.name}.staged",
             "recipe": "default",
+            "marking": Marking(**how),
             **changes,
         }
         return Item(**fields)
@@ -151,7 +159,7 @@ class Bench:
 
     def serve_item(self, item: Item) -> FromWorker:
         self.reports.clear()
-        server = ItemServer(self.engine, self.limits, self.reports.append, self.faults)
+        server = ItemServer(self.engine, self.limits, self.reports.append, self.faults, self.judge)
         server.serve("b1", item, time.monotonic_ns())
         return self.reports[-1]
 

@@ -36,6 +36,7 @@ def masks(draw: st.DrawFn) -> NDArray[np.bool_]:
     return mask
 
 
+@pytest.mark.kind("PB8")
 @settings(max_examples=80, deadline=None)
 @given(masks(), st.sampled_from([MIN_BUDGET, 200_000, BUDGET]))
 def test_every_hole_pixel_is_pasted_by_exactly_one_crop(mask: NDArray[np.bool_], budget: int) -> None:
@@ -57,7 +58,7 @@ def test_every_hole_pixel_is_pasted_by_exactly_one_crop(mask: NDArray[np.bool_],
     assert pasted.max() == 1
 
 
-@pytest.mark.kind("PA1", "PA3", "PA16")
+@pytest.mark.kind("PA1", "PA3", "PA16", "PB3", "PB6")
 @settings(max_examples=60, deadline=None)
 @given(masks())
 def test_cut_and_uncut_fit_and_padding_is_never_hole(mask: NDArray[np.bool_]) -> None:
@@ -92,6 +93,7 @@ def test_what_exceeds_the_budget_only_when_it_is_padded_is_scaled_down(size: tup
         assert uncut(crop.pixels, plan).shape == rgb.shape
 
 
+@pytest.mark.kind("PB8")
 def test_no_wave_sees_a_core_that_it_fills_itself() -> None:
     mask = np.zeros((3000, 4000), np.bool_)
     np.fill_diagonal(mask[:, :3000], val=True)
@@ -111,6 +113,7 @@ def specks(width: int, height: int, count: int) -> NDArray[np.bool_]:
     return mask
 
 
+@pytest.mark.kind("PB2", "PB8")
 @pytest.mark.parametrize("size", [(640, 480), (4000, 3000)])
 def test_300_specks_are_a_few_crops_at_native_scale(size: tuple[int, int]) -> None:
     plans = plan_crops(specks(*size, 300), crop_pixels=BUDGET)
@@ -125,6 +128,7 @@ def test_a_mask_of_noise_is_planned_quickly_and_within_bounds() -> None:
     assert sum(plan.model_px for plan in plans) <= MAX_CROPS * BUDGET
 
 
+@pytest.mark.kind("PB8")
 def test_distant_holes_get_crops_of_their_own_and_near_ones_share() -> None:
     mask = rectangle(2000, 1500, (100, 100, 140, 140)) | rectangle(2000, 1500, (1800, 1300, 1840, 1340))
     assert len(plan_crops(mask, crop_pixels=BUDGET)) == 2
@@ -132,6 +136,7 @@ def test_distant_holes_get_crops_of_their_own_and_near_ones_share() -> None:
     assert len(plan_crops(mask, crop_pixels=BUDGET)) == 1
 
 
+@pytest.mark.kind("PB2")
 def test_a_hole_in_12_megapixels_is_seen_with_its_thickness_around_it() -> None:
     (plan,) = plan_crops(rectangle(4000, 3000, (1500, 1200, 1800, 1400)), crop_pixels=BUDGET)
     assert plan.scale == 1
@@ -140,6 +145,7 @@ def test_a_hole_in_12_megapixels_is_seen_with_its_thickness_around_it() -> None:
     assert plan.model_px < 12_000_000 / 20
 
 
+@pytest.mark.kind("PB2")
 def test_a_wire_across_a_photo_is_cut_into_cells_at_native_scale() -> None:
     mask = np.zeros((3000, 4000), np.bool_)
     for x in range(4000):
@@ -166,12 +172,23 @@ def test_coarse_crops_never_trust_a_pixel_that_was_partly_marked() -> None:
     assert crop.pixels[~crop.hole].max() == 0
 
 
+@pytest.mark.kind("PB6")
 @pytest.mark.parametrize("box", [(0, 0, 30, 30), (370, 0, 400, 30), (0, 270, 30, 300), (370, 270, 400, 300)])
 def test_boxes_are_shifted_inward_at_borders(box: tuple[int, int, int, int]) -> None:
     (plan,) = plan_crops(rectangle(400, 300, box), crop_pixels=BUDGET)
     assert (plan.height, plan.width) == (plan.box.height, plan.box.width)
 
 
+@pytest.mark.kind("PB6", "PB7")
+@pytest.mark.parametrize("box", [(0, 0, 40, 40), (560, 0, 600, 40), (0, 200, 40, 240), (280, 460, 320, 500)])
+def test_a_hole_at_the_border_sees_as_much_as_any(box: tuple[int, int, int, int]) -> None:
+    """What the picture's edge takes of the margin is added on the open side."""
+    (plan,) = plan_crops(rectangle(600, 500, box), crop_pixels=BUDGET)
+    (middle,) = plan_crops(rectangle(600, 500, (280, 200, 320, 240)), crop_pixels=BUDGET)
+    assert (plan.box.height, plan.box.width) == (middle.box.height, middle.box.width) == (168, 168)
+
+
+@pytest.mark.kind("PB6")
 def test_padding_does_not_mirror_what_was_marked() -> None:
     picture = np.zeros((40, 40, 3), np.uint8)
     mask = rectangle(40, 40, (20, 20, 40, 40))

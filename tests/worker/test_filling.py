@@ -49,6 +49,7 @@ def crops(count: int) -> list[Crop]:
     ]
 
 
+@pytest.mark.kind("PB11")
 @pytest.mark.parametrize(
     ("capacity", "calls"),
     [(9, [5]), (4, [5, 2, 3]), (2, [5, 2, 3, 1, 2]), (1, [5, 2, 1, 1, 3, 1, 2, 1, 1])],
@@ -65,6 +66,7 @@ def test_what_does_not_fit_is_halved_and_the_order_stays(capacity: int, calls: l
     assert len(again) == len(calls) // 2, "each call in vain is told"
 
 
+@pytest.mark.kind("PB11")
 def test_one_crop_that_does_not_fit_is_told_as_that() -> None:
     engine = SmallDevice(capacity=0)
     with pytest.raises(DeviceMemoryError):
@@ -77,6 +79,7 @@ def test_other_failures_are_not_tried_again() -> None:
         fill_within_memory(FlatEngine(error=FillError("broken")), crops(4), lambda _over, _begins: None)
 
 
+@pytest.mark.kind("PB13")
 @pytest.mark.parametrize(
     ("results", "reason"),
     [
@@ -101,6 +104,7 @@ def put(bench: Bench) -> tuple[Path, Path]:
     return source, save_mask(bench.folder / "picture.png.mask.png", mask)
 
 
+@pytest.mark.kind("PB11")
 def test_a_picture_of_several_crops_is_served_on_a_small_device(bench: Bench) -> None:
     bench.engine = engine = SmallDevice(capacity=1)
     done, _ = bench.done(*put(bench))
@@ -113,6 +117,7 @@ def test_a_picture_of_several_crops_is_served_on_a_small_device(bench: Bench) ->
     )
 
 
+@pytest.mark.kind("PB11")
 def test_a_crop_that_never_fits_is_reported_before_the_process_ends(bench: Bench) -> None:
     bench.engine = SmallDevice(capacity=0)
     with pytest.raises(DeviceMemoryError):

@@ -271,7 +271,7 @@ def test_erased_pixels_of_a_gif_come_back_opaque(bench: Bench) -> None:
     numbers[numbers == 7] = 8
     numbers[MARK] = 7
     before = gif(numbers, palette(200), transparent=7)
-    report, staged = bench.done(written(bench, before, "a.gif"), marks=("alpha",), grow_px=2)
+    report, staged = bench.done(written(bench, before, "a.gif"), sources=("alpha",), grow_px=2)
     assert report.marks == "alpha"
     old, new = look(before).stored, look(staged.read_bytes()).stored
     assert (old[MARK, 3] == 0).all()
@@ -552,7 +552,7 @@ def test_erased_pixels_of_a_bmp_come_back_opaque(bench: Bench, name: str) -> Non
     stored = np.ascontiguousarray(pixels).view(f"<u{bits // 8}") | masks[3]
     stored[MARK[::-1]] &= ~np.uint32(masks[3]) & ((1 << bits) - 1)
     before[offset : offset + row_bytes * H] = packed(stored, bits).tobytes()
-    report, staged = bench.done(written(bench, bytes(before), "a.bmp"), marks=("alpha",), grow_px=0)
+    report, staged = bench.done(written(bench, bytes(before), "a.bmp"), sources=("alpha",), grow_px=0)
     assert report.marks == "alpha"
     after = np.frombuffer(staged.read_bytes(), np.uint8, row_bytes * H, offset).reshape(H, row_bytes)
     found = np.ascontiguousarray(after[:, : W * bits // 8]).view(f"<u{bits // 8}")

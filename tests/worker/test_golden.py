@@ -71,6 +71,7 @@ BROKEN = {
 }
 
 
+@pytest.mark.kind("PB13")
 @pytest.mark.parametrize("kind", BROKEN)
 def test_what_a_broken_engine_gives_does_not_pass(kind: str) -> None:
     with pytest.raises(GoldenTestError, match="golden picture"):

@@ -37,8 +37,8 @@ def opened(width: int = WIDTH, height: int = HEIGHT) -> Picture:
     return open_picture(png(Image.fromarray(photo(width, height))), max_pixels=10**8)
 
 
-def read(data: bytes) -> NDArray[np.bool_]:
-    return read_mask(data, opened(), max_pixels=10**8).mask
+def read(data: bytes, *, invert: bool = False) -> NDArray[np.bool_]:
+    return read_mask(data, opened(), max_pixels=10**8, invert=invert).mask
 
 
 def with_alpha(colour: NDArray[np.uint8], alpha: NDArray[np.uint8]) -> Image.Image:
@@ -92,6 +92,53 @@ def test_jpeg_noise_is_no_mark(quality: int) -> None:
     assert np.array_equal(read(noisy), aligned)
 
 
+def inverted(image: Image.Image) -> Image.Image:
+    """White for black, and nothing for something, as an editor's `invert` makes it."""
+    if image.mode == "1":
+        return Image.fromarray(~np.asarray(image))
+    if image.mode == "P":
+        return inverted(image.convert("RGB")).convert("P")
+    values = np.array(image)
+    colours = values[..., :-1] if image.mode in ("LA", "RGBA") else values
+    colours[...] = np.iinfo(values.dtype).max - colours
+    return Image.fromarray(values)
+
+
+@pytest.mark.kind("PA9")
+@pytest.mark.parametrize(
+    "kind", ["1", "L", "LA", "P", "RGB", "RGBA", "16 bit", "white strokes on opaque black"]
+)
+def test_an_inverted_mask_is_read_as_its_recipe_says(kind: str) -> None:
+    upside_down = png(inverted(KINDS[kind]))
+    assert np.array_equal(read(upside_down, invert=True), MARK)
+    assert np.array_equal(read(upside_down), ~MARK), "unless it says so"
+
+
+def test_a_hole_in_an_inverted_mask_is_a_mark() -> None:
+    assert np.array_equal(read(png(with_alpha(FULL, FULL - GREY)), invert=True), MARK)
+
+
+@pytest.mark.kind("PA9")
+@pytest.mark.parametrize("quality", [50, 95])
+def test_jpeg_noise_in_an_inverted_mask_is_no_mark(quality: int) -> None:
+    aligned = rectangle(WIDTH, HEIGHT, (64, 24, 104, 64))
+    noisy = png(Image.fromarray((~aligned).astype(np.uint8) * np.uint8(255)), "JPEG", quality=quality)
+    assert np.array_equal(read(noisy, invert=True), aligned)
+
+
+@pytest.mark.kind("PA11")
+@pytest.mark.parametrize(
+    ("grey", "invert", "words"),
+    [(0, False, "its brightest pixel is 0"), (127, False, "is 127"), (128, True, "its darkest pixel is 128")],
+)
+def test_an_empty_mask_says_how_empty_it_is(grey: int, invert: bool, words: str) -> None:  # noqa: FBT001 - parametrised
+    data = png(Image.fromarray(np.full((HEIGHT, WIDTH), grey, np.uint8)))
+    file = read_mask(data, opened(), max_pixels=10**8, invert=invert)
+    assert not file.mask.any()
+    assert file.note is not None
+    assert words in file.note
+
+
 @pytest.mark.kind("PA7")
 def test_the_threshold_is_128() -> None:
     grey = np.full((HEIGHT, WIDTH), 127, np.uint8)
@@ -112,6 +159,30 @@ def test_the_same_aspect_is_scaled(size: tuple[int, int]) -> None:
     assert overlap > 0.85
 
 
+@pytest.mark.parametrize(
+    ("mask", "picture", "fits"),
+    [
+        ((4000, 2667), (500, 333), True),
+        ((500, 333), (4000, 2667), True),
+        ((4000, 2640), (500, 333), False),
+        ((2, 1), (20, 11), False),
+        ((1024, 768), (64, 48), True),
+        ((1025, 768), (63, 48), False),
+    ],
+)
+def test_what_is_rounded_is_the_smaller_of_the_two(
+    mask: tuple[int, int],
+    picture: tuple[int, int],
+    fits: bool,  # noqa: FBT001 - parametrised
+) -> None:
+    drawn = np.zeros(mask[::-1], np.bool_)
+    if fits:
+        assert fit_mask(drawn, picture).shape == picture[::-1]
+    else:
+        with pytest.raises(RefusedError, match=f"{mask[0]}x{mask[1]}"):
+            fit_mask(drawn, picture)
+
+
 def test_a_thin_stroke_survives_shrinking() -> None:
     large = np.zeros((1010, 2030), np.bool_)
     large[505, :] = True
@@ -119,7 +190,7 @@ def test_a_thin_stroke_survives_shrinking() -> None:
 
 
 @pytest.mark.kind("PA10")
-@pytest.mark.parametrize("size", [(50, 100), (101, 203), (1, 1), (203, 120), (4, 2)])
+@pytest.mark.parametrize("size", [(50, 100), (101, 203), (1, 1), (203, 120), (4, 2), (196, 101)])
 def test_another_aspect_is_refused_with_both_sizes(size: tuple[int, int]) -> None:
     with pytest.raises(RefusedError) as refusal:
         read(png(L.resize(size)))

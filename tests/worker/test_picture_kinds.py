@@ -100,7 +100,7 @@ WIDTHS = [
 ]
 
 
-@pytest.mark.kind("PA1", "PA3", "PA4")
+@pytest.mark.kind("PA1", "PA3", "PA4", "PB12")
 @pytest.mark.parametrize("sizes", [*WIDTHS, [(203, 101), (640, 480), (8, 200), (200, 8), (3, 500), (500, 3)]])
 def test_a_picture_of_any_size_comes_back_in_it(bench: Bench, sizes: Sequence[tuple[int, int]]) -> None:
     for width, height in sizes:
@@ -127,7 +127,7 @@ MODES = {
     "RGBA": (RGBA, "PNG"),
     "L": (RGB.convert("L"), "PNG"),
     "LA": (RGBA.convert("LA"), "PNG"),
-    "P": (RGB.quantize(64), "PNG"),
+    "P": (RGB.quantize(64, Image.Quantize.FASTOCTREE), "PNG"),
     "CMYK": (RGB.convert("CMYK"), "TIFF"),
     "I;16": (Image.fromarray(DEEP), "PNG"),
     "1": (RGB.convert("1"), "PNG"),
@@ -427,7 +427,7 @@ SMALLEST: dict[str, tuple[Image.Image, str, dict[str, Any]]] = {
     "progressive jpeg": (BIG, "JPEG", {"quality": 80, "progressive": True}),
     "grey jpeg": (BIG.convert("L"), "JPEG", {"quality": 75}),
     "png": (BIG, "PNG", {"optimize": True}),
-    "png of 16 colours": (BIG.quantize(16), "PNG", {"optimize": True, "bits": 4}),
+    "png of 16 colours": (BIG.quantize(16, Image.Quantize.FASTOCTREE), "PNG", {"optimize": True, "bits": 4}),
     "png of 2 colours": (BIG.convert("1"), "PNG", {"optimize": True}),
     "webp": (BIG, "WEBP", {"quality": 75}),
     "lossless webp": (BIG, "WEBP", {"lossless": True, "exact": True, "method": 6}),
@@ -436,7 +436,7 @@ SMALLEST: dict[str, tuple[Image.Image, str, dict[str, Any]]] = {
     "deflated tiff": (BIG, "TIFF", {"compression": "tiff_adobe_deflate"}),
     "fax tiff": (BIG.convert("1"), "TIFF", {"compression": "group4"}),
     "jpeg tiff": (BIG, "TIFF", {"compression": "jpeg", "quality": 75}),
-    "gif": (BIG.quantize(64), "GIF", {}),
+    "gif": (BIG.quantize(64, Image.Quantize.FASTOCTREE), "GIF", {}),
     "bmp": (BIG, "BMP", {}),
 }
 

@@ -85,7 +85,7 @@ for name, image in (("rgb.webp", RGB), ("rgba.webp", rgba())):
     OPTIONS[name] = {"lossless": True, "exact": True}
 
 
-@pytest.mark.kind("PA2", "PC6", "PC8", "PC9")
+@pytest.mark.kind("PA2", "PC6", "PC8", "PC9", "PB1")
 @pytest.mark.parametrize("name", LOSSLESS)
 def test_outside_the_grown_mask_lossless_formats_are_bit_identical(bench: Bench, name: str) -> None:
     source = save(bench, LOSSLESS[name], name, **OPTIONS.get(name, {}))
@@ -114,11 +114,12 @@ def test_the_fill_is_what_the_engine_said(bench: Bench) -> None:
     source = save(bench, RGB, "a.png")
     _, staged = bench.done(source, mask_file(bench))
     filled = np.asarray(Image.open(staged))
-    assert (filled[HOLE] == FILL).all()
+    assert (filled[MARK] == FILL).all(), "the rim around it is blended"
     (crop,) = bench.engine.seen
     assert crop.hole.sum() == HOLE.sum()
 
 
+@pytest.mark.kind("PB2")
 def test_the_engine_sees_the_pictures_own_pixels(bench: Bench) -> None:
     bench.done(save(bench, RGB, "a.png"), mask_file(bench))
     (crop,) = bench.engine.seen
@@ -204,7 +205,7 @@ def erased(mode: str) -> Image.Image:
 def test_erased_pixels_come_back_opaque_and_other_alpha_stays(bench: Bench, mode: str, name: str) -> None:
     options = {"lossless": True, "exact": True} if name.endswith("webp") else {}
     source = save(bench, erased(mode), name, **options)
-    report, staged = bench.done(source, marks=("mask", "alpha"))
+    report, staged = bench.done(source, sources=("mask", "alpha"))
     assert report.marks == "alpha"
     with Image.open(source) as before, Image.open(staged) as after:
         old, new = np.asarray(before.convert("RGBA")), np.asarray(after.convert("RGBA"))
@@ -226,9 +227,11 @@ def test_colour_under_transparency_does_not_leak_into_what_the_model_sees(bench:
 
 def test_a_mask_wins_over_alpha_where_it_comes_first(bench: Bench) -> None:
     source = save(bench, erased("RGBA"), "a.png")
-    report, _ = bench.done(source, mask_file(bench, rectangle(W, H, (5, 5, 20, 20))), marks=("mask", "alpha"))
+    report, _ = bench.done(
+        source, mask_file(bench, rectangle(W, H, (5, 5, 20, 20))), sources=("mask", "alpha")
+    )
     assert report.marks == "mask"
-    report, _ = bench.done(source, mask_file(bench), marks=("alpha", "mask"))
+    report, _ = bench.done(source, mask_file(bench), sources=("alpha", "mask"))
     assert report.marks == "alpha"
 
 
@@ -572,7 +575,8 @@ def test_a_hole_over_the_budget_is_filled_coarsely_and_says_so(bench: Bench) -> 
     after = np.asarray(Image.open(staged))
     hole = grown(mark, 4)
     assert np.array_equal(after[~hole], photo(900, 700)[~hole])
-    assert (after[hole] == FILL).all()
+    assert np.abs(after[mark].mean(axis=0) - FILL).max() < 8
+    assert after[mark].std(axis=0).min() > 1, "with the grain of what is around it"
 
 
 # --- outcomes ----------------------------------------------------------------------------------------------
@@ -580,14 +584,14 @@ def test_a_hole_over_the_budget_is_filled_coarsely_and_says_so(bench: Bench) -> 
 
 @pytest.mark.kind("PA11")
 def test_nothing_marked_is_held(bench: Bench) -> None:
-    report = bench.serve(save(bench, RGB, "a.png"), marks=("mask", "alpha", "sidecar", "colour"))
+    report = bench.serve(save(bench, RGB, "a.png"), sources=("mask", "alpha", "sidecar", "colour"))
     assert isinstance(report, ItemHeld)
     assert (report.image.format, report.image.width, report.image.height) == ("PNG", W, H)
     assert list((bench.folder / "staging").iterdir()) == []
 
 
 def test_an_opaque_alpha_channel_marks_nothing(bench: Bench) -> None:
-    report = bench.serve(save(bench, RGB.convert("RGBA"), "a.png"), marks=("alpha",))
+    report = bench.serve(save(bench, RGB.convert("RGBA"), "a.png"), sources=("alpha",))
     assert isinstance(report, ItemHeld)
 
 
@@ -604,7 +608,10 @@ def test_nothing_marked_can_be_copied(bench: Bench) -> None:
 def test_an_empty_mask_copies_the_bytes(bench: Bench) -> None:
     source = save(bench, RGB, "a.jpg")
     report, staged = bench.done(source, mask_file(bench, np.zeros((H, W), np.bool_)))
-    assert (report.outcome, report.reason, report.marks) == ("unchanged", "mask is empty", "mask")
+    assert (report.outcome, report.marks) == ("unchanged", "mask")
+    assert report.reason is not None
+    assert "the mask is empty" in report.reason
+    assert "its brightest pixel is 0 of 255" in report.reason
     assert staged.read_bytes() == source.read_bytes()
     assert bench.engine.seen == []
 
@@ -622,7 +629,7 @@ def test_a_mask_over_most_of_the_picture_is_asked_about(bench: Bench) -> None:
     source = save(bench, Image.fromarray(PHOTO), "a.png")
     report, _ = bench.done(source, mask_file(bench, ~rectangle(W, H, (0, 0, 60, H))), grow_px=0)
     assert report.reason is not None
-    assert "is the mask inverted?" in report.reason
+    assert "is it inverted?" in report.reason
     assert bench.done(source, mask_file(bench))[0].reason is None
 
 
@@ -691,9 +698,9 @@ def test_changed_and_vanished_files_are_told_apart(bench: Bench) -> None:
     source, mask = save(bench, RGB, "a.png"), mask_file(bench)
     for changes, code in (
         ({"sha256": "0" * 64}, "changed"),
-        ({"mask_sha256": "0" * 64}, "changed"),
+        ({"mark_file_sha256": "0" * 64}, "changed"),
         ({"source": str(bench.folder / "gone.png")}, "vanished"),
-        ({"mask": str(bench.folder / "gone.png")}, "changed"),
+        ({"mark_file": str(bench.folder / "gone.png")}, "changed"),
     ):
         report = bench.serve_item(msgspec.structs.replace(bench.item(source, mask), **changes))
         assert isinstance(report, ItemFailed)

@@ -250,7 +250,7 @@ def test_erased_pixels_of_a_picture_without_alpha_channel_come_back_opaque(
     raw = b"\x00" if colour_type == 3 else key_bytes(key)
     palette = ramp(depth) if colour_type == 3 else None
     before = sources.png(pixels, colour_type, depth, palette=palette, key=raw)
-    report, staged = bench.done(written(bench, before), marks=("mask", "alpha"), grow_px=2)
+    report, staged = bench.done(written(bench, before), sources=("mask", "alpha"), grow_px=2)
     assert report.marks == "alpha"
     old, new = look(before).stored, look(staged.read_bytes()).stored
     assert (old[MARK][:, -1] == 0).all()

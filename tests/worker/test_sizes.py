@@ -6,6 +6,7 @@ import itertools
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
@@ -56,6 +57,7 @@ def between(one: float, other: float, length: int) -> slice:
     return slice(first, last + 1)
 
 
+@pytest.mark.kind("PB1", "PB12")
 @settings(
     max_examples=90,
     deadline=None,

@@ -364,7 +364,7 @@ def test_what_was_erased_comes_back_opaque(bench: Bench, depth: int, extra: int)
     pixels = np.dstack([rgb(depth), np.full((H, W), most, f"u{depth // 8}")])
     pixels[MARK] = 0
     data = sources.tiff(pixels, TiffLayout(2, depth, compression=DEFLATE, extra=(extra,)))
-    report, staged = bench.done(put(bench, data), None, marks=("alpha",), grow_px=0)
+    report, staged = bench.done(put(bench, data), None, sources=("alpha",), grow_px=0)
     after = vips(staged.read_bytes())
     assert report.marks == "alpha"
     assert np.array_equal(after[~MARK], pixels[~MARK])

@@ -189,7 +189,7 @@ def test_erased_pixels_of_a_lossy_picture_come_back_opaque(bench: Bench) -> None
     pixels = RGBA.copy()
     pixels[..., 3] = np.where(MARK, 0, 200)
     before = webp(pixels, quality=80)
-    report, staged = bench.done(written(bench, before), marks=("alpha",))
+    report, staged = bench.done(written(bench, before), sources=("alpha",))
     assert report.marks == "alpha"
     new = look(staged.read_bytes()).stored
     assert (new[MARK, 3] == 255).all()
@@ -201,7 +201,7 @@ def test_a_picture_that_becomes_opaque_keeps_its_alpha_channel(bench: Bench, *, 
     pixels = RGBA.copy()
     pixels[..., 3] = np.where(MARK, 0, 255)
     before = webp(pixels, quality=80, lossless=lossless)
-    _, staged = bench.done(written(bench, before), marks=("alpha",))
+    _, staged = bench.done(written(bench, before), sources=("alpha",))
     with Image.open(staged) as after:
         assert after.mode == "RGBA"
         assert (np.asarray(after)[..., 3] == 255).all()

@@ -15,31 +15,46 @@ import msgspec
 
 from watcher import wire
 from watcher.core import events as e
+from watcher.core.pairing import mark_file_kind
+from watcher.regions import region_from
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from watcher.core.commands import BatchItem
     from watcher.core.job import JsonObject
+    from watcher.core.policy import Recipe
 
 
 def wire_item(item: BatchItem, *, inbox: Path, staging: str) -> wire.Item:
     """What a worker is told of one job."""
-    job = item.job
+    job, recipe = item.job, item.recipe
     return wire.Item(
         job=job.id,
         source=os.path.join(inbox, job.source),  # noqa: PTH118 - a name may not be UTF-8 and stays a str
         sha256=job.identity.picture_sha256,
-        mask=os.path.join(inbox, job.mask) if job.mask is not None else None,  # noqa: PTH118 - as above
-        mask_sha256=job.identity.mask_sha256,
+        mark_file=os.path.join(inbox, job.mask) if job.mask is not None else None,  # noqa: PTH118 - as above
+        mark_file_kind=mark_file_kind(job.mask) if job.mask is not None else None,
+        mark_file_sha256=job.identity.mask_sha256,
         staging=staging,
         stage_name=item.stage_name,
-        recipe=job.identity.recipe,
-        marks=cast("tuple[wire.MarkSource, ...]", item.marks),
-        grow_px=item.grow_px,
-        unmarked=item.unmarked,
-        quality=item.quality,
-        keep_metadata=item.keep_metadata,
+        recipe=recipe.name,
+        marking=marking(recipe),
+        unmarked=recipe.unmarked,
+        quality=recipe.quality,
+        keep_metadata=recipe.keep_metadata,
+    )
+
+
+def marking(recipe: Recipe) -> wire.Marking:
+    """How a recipe's pictures are marked."""
+    return wire.Marking(
+        sources=cast("tuple[wire.MarkSource, ...]", recipe.marks),
+        grow_px=recipe.grow_px,
+        invert=recipe.invert,
+        colour=recipe.colour,
+        regions=tuple(region_from(region) for region in recipe.regions),
+        region_mask=recipe.region_mask,
     )
 
 
@@ -92,7 +107,8 @@ def event_of(message: wire.FromWorker, origin: e.Origin, received_ns: int) -> e.
                 _work_report(message, received_ns),
             )
         case wire.ItemHeld():
-            return e.ItemHeld(origin, message.batch, message.job, _work_report(message, received_ns))
+            report = _work_report(message, received_ns)
+            return e.ItemHeld(origin, message.batch, message.job, report, message.reason)
         case wire.ItemIncomplete():
             report = _work_report(message, received_ns)
             return e.ItemIncomplete(origin, message.batch, message.job, message.reason, report)

@@ -53,8 +53,10 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Watches an inbox folder and cleans the marked pictures that arrive in it.\n\n"
-    "First `watcher init`, then `watcher run`. Drop `IMG.jpg` and `IMG.jpg.mask.png` (white where something "
-    "is to go) into the inbox: the clean picture appears in the outbox under the same name.\n\n"
+    "First `watcher init`, then `watcher run`. Drop `IMG.jpg` into the inbox, and beside it "
+    "`IMG.jpg.mask.png` (white where something is to go) or `IMG.marked.jpg` (the picture again, with what "
+    "is to go scribbled over): the clean picture appears in the outbox under the same name. The "
+    "configuration explains four more ways to mark; `watcher preview IMG.jpg` shows what would go.\n\n"
     "Exit codes: 0 done, 1 some jobs failed, 2 usage, 70 internal, 75 try again, 78 configuration.",
 )
 
@@ -164,6 +166,44 @@ def demo(
     from watcher.cli.demonstration import run_demo  # noqa: PLC0415 - the other commands do without it
 
     raise SystemExit(run_demo(keep=keep, engine=engine))
+
+
+@app.command()
+def preview(
+    *,
+    image: Annotated[Path, typer.Argument(metavar="IMAGE", help="The picture.")],
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "-o", "--output", metavar="FILE", help="JPEG, PNG or WebP. Default: IMG.preview.jpg, here."
+        ),
+    ] = None,
+    mask: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="A mask, marked copy or sidecar, instead of what lies beside IMAGE."
+        ),
+    ] = None,
+    recipe: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Instead of the recipe that would serve IMAGE.")
+    ] = None,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show what would go from a picture, laid over it; nothing is filled, and nothing goes to the outbox.
+
+    Tells which marks were found, how many pixels they have, and the boxes that the model would see. A picture
+    outside the inbox is looked at as if it lay at its top.
+
+    Examples: `watcher preview IMG.jpg` - `watcher preview ~/Retouch/inbox/strokes/a.png -o ~/a.jpg`
+    """
+    from watcher.cli import previewing, views  # noqa: PLC0415 - the other commands do without it
+
+    report = previewing.preview_report(image, config=config, mask=mask, output=output, recipe=recipe)
+    if as_json:
+        views.print_json(report)
+    else:
+        views.print_preview(report)
 
 
 @app.command()

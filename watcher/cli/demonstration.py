@@ -1,8 +1,9 @@
 """`watcher demo`: the real service on real pictures, and what its own records say about it.
 
 Rules of this file:
-- Nothing is staged: the service is the one that `watcher run` starts, the pictures are dropped as a person
-  would drop them, and the table is read from the timing log.
+- Nothing is staged: the service is the one that `watcher run` starts, its recipes are those of the
+  configuration that `watcher init` writes, the pictures are dropped as a person would drop them, and the
+  table is read from the timing log.
 - Each act waits for a fact (a record, a status), with a deadline; one that stays out fails the demo.
 """
 
@@ -21,10 +22,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from watcher import settings
 from watcher.adapters.resources import sample_inbox
 from watcher.cli import views
-from watcher.core.names import is_picture
-from watcher.core.pairing import is_mask_name, mask_names
+from watcher.core.names import is_wanted
+from watcher.core.pairing import Pairing, Recipes
 from watcher.ports import RemediableError
 from watcher.telemetry.status import StatusFile
 
@@ -32,41 +34,72 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import TypeAlias
 
+    from watcher.core.policy import Recipe
     from watcher.telemetry.status import Status
 
     Record: TypeAlias = dict[str, Any]
 
 _FIRST: Final = "coffee.jpg"
 _AFTER_THE_KILL: Final = "brick.png"
+LEFT_OUT: Final = frozenset({"rocket.jpg", "screenshot.png"})
+"""Samples that show no other way to mark than the rest do, and take the engine longest: a demo is short."""
 _DEADLINE_S: Final = 120.0
 _POLL_S: Final = 0.05
 _EXIT_INTERNAL: Final = 70
+RECIPES: Final = """
+[[recipes]]
+name = "strokes"
+match = ["strokes/**"]
+marks = ["mask", "colour"]
+
+[[recipes]]
+name = "erased"
+match = ["erased/**"]
+marks = ["mask", "alpha"]
+
+[[recipes]]
+name = "stamped"
+match = ["stamped/**"]
+marks = ["mask", "regions"]
+regions = [{ box = ["70%", "90%", "30%", "10%"] }]
+
+[[recipes]]
+name = "default"
+match = ["**"]
+marks = ["mask", "marked_copy", "sidecar"]
+"""
+"""As `config/watcher.toml` has them, with its example for date stamps."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Stage:
+class Stage:
     """The folders of one demo."""
 
     root: Path
 
     @property
     def inbox(self) -> Path:
+        """Where the pictures are dropped."""
         return self.root / "inbox"
 
     @property
     def outbox(self) -> Path:
+        """Where the results appear."""
         return self.root / "outbox"
 
     @property
     def state_dir(self) -> Path:
+        """What the service remembers."""
         return self.root / "state"
 
     @property
     def config(self) -> Path:
+        """The configuration."""
         return self.root / "watcher.toml"
 
     @property
     def log(self) -> Path:
+        """The service's log."""
         return self.root / "service.log"
 
     def records(self) -> list[Record]:
@@ -97,9 +130,10 @@ def run_demo(*, keep: Path | None, engine: str) -> int:
     Raises:
         RemediableError: the folder is in use, or an act did not come true in time.
     """
-    stage = _Stage(_empty_folder(keep))
-    pictures = _pictures()
-    _write_config(stage, engine)
+    stage = Stage(_empty_folder(keep))
+    write_config(stage, engine)
+    samples = sample_pictures(settings.load(stage.config).policy(once=False).recipes)
+    pictures = {name: files for name, files in samples.items() if name not in LEFT_OUT}
     started_ns = time.monotonic_ns()
     with _service(stage) as service:
         _play(stage, pictures, service)
@@ -116,7 +150,7 @@ def run_demo(*, keep: Path | None, engine: str) -> int:
     return 0
 
 
-def _play(stage: _Stage, pictures: dict[str, tuple[str, ...]], service: subprocess.Popen[bytes]) -> None:
+def _play(stage: Stage, pictures: dict[str, tuple[str, ...]], service: subprocess.Popen[bytes]) -> None:
     """The acts, in order."""
 
     def until(what: str, fact: Callable[[], bool]) -> None:
@@ -139,13 +173,13 @@ def _play(stage: _Stage, pictures: dict[str, tuple[str, ...]], service: subproce
     until(f"the result of {_AFTER_THE_KILL}", lambda: stage.record_of(_AFTER_THE_KILL) is not None)
 
 
-def _await_recovery(stage: _Stage, service: subprocess.Popen[bytes]) -> float:
+def _await_recovery(stage: Stage, service: subprocess.Popen[bytes]) -> float:
     begun_ns = time.monotonic_ns()
     _await("a worker that is ready again", lambda: _worker_is(stage, "ready"), stage, service)
     return (time.monotonic_ns() - begun_ns) / 1e9
 
 
-def _await(what: str, fact: Callable[[], bool], stage: _Stage, service: subprocess.Popen[bytes]) -> None:
+def _await(what: str, fact: Callable[[], bool], stage: Stage, service: subprocess.Popen[bytes]) -> None:
     deadline_ns = time.monotonic_ns() + round(_DEADLINE_S * 1e9)
     while not fact():
         if service.poll() is not None:
@@ -155,50 +189,51 @@ def _await(what: str, fact: Callable[[], bool], stage: _Stage, service: subproce
         time.sleep(_POLL_S)
 
 
-def _failed(what: str, stage: _Stage) -> RemediableError:
+def _failed(what: str, stage: Stage) -> RemediableError:
     remedy = f"its log says more: {stage.log}; `watcher doctor` looks at what it depends on"
     return RemediableError(f"the demo did not come true: {what}", remedy, exit_code=_EXIT_INTERNAL)
 
 
-def _pictures() -> dict[str, tuple[str, ...]]:
-    """The sample pictures, by path, with the paths of their masks."""
+def sample_pictures(recipes: tuple[Recipe, ...]) -> dict[str, tuple[str, ...]]:
+    """The sample pictures, by path, with the paths of their mark files."""
     folder = sample_inbox()
-    paths = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
-    return {
-        path: tuple(name for name in mask_names(path) if (folder / name).is_file())
-        for path in paths
-        if is_picture(path) and not is_mask_name(path)
-    }
+    files = (path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+    paths = sorted(path for path in files if is_wanted(path))
+    pairing = Pairing(Recipes(recipes))
+    for path in paths:
+        pairing.add(path)
+    return {path: tuple(pairing.mark_files_of(path)) for path in paths if pairing.is_picture(path)}
 
 
-def _drop(stage: _Stage, picture: str, pictures: dict[str, tuple[str, ...]]) -> None:
-    """Copy a picture and its masks into the inbox, as a person would."""
+def _drop(stage: Stage, picture: str, pictures: dict[str, tuple[str, ...]]) -> None:
+    """Copy a picture and its mark files into the inbox, as a person would."""
     for name in (*pictures[picture], picture):
         target = stage.inbox / name
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(sample_inbox() / name, target)
 
 
-def _held(stage: _Stage) -> list[str]:
+def _held(stage: Stage) -> list[str]:
     folder = stage.outbox / "held"
     return sorted(
         note.relative_to(folder).as_posix().removesuffix(".json") for note in folder.rglob("*.json")
     )
 
 
-def _worker_is(stage: _Stage, state: str) -> bool:
+def _worker_is(stage: Stage, state: str) -> bool:
     status = stage.status()
     return status is not None and status.state == "watching" and status.worker.state == state
 
 
-def _kill_worker(stage: _Stage) -> None:
+def _kill_worker(stage: Stage) -> None:
     status = stage.status()
     if status is None or status.worker.pid is None:
         raise _failed("there is no worker to kill", stage)
     os.kill(status.worker.pid, signal.SIGKILL)
 
 
-def _write_config(stage: _Stage, engine: str) -> None:
+def write_config(stage: Stage, engine: str) -> None:
+    """Make the folders of a demo and its configuration."""
     for folder in (stage.inbox, stage.outbox):
         folder.mkdir(parents=True)
     text = "\n".join(
@@ -208,11 +243,7 @@ def _write_config(stage: _Stage, engine: str) -> None:
             f"state_dir = {json.dumps(str(stage.state_dir))}",
             "[engine]",
             f"name = {json.dumps(engine)}",
-            "[[recipes]]",
-            'name = "erased"',
-            'match = ["erased/**"]',
-            'marks = ["mask", "alpha"]',
-            "",
+            RECIPES,
         )
     )
     stage.config.write_text(text, encoding="utf-8")
@@ -229,7 +260,7 @@ def _empty_folder(keep: Path | None) -> Path:
 
 
 @contextmanager
-def _service(stage: _Stage) -> Iterator[subprocess.Popen[bytes]]:
+def _service(stage: Stage) -> Iterator[subprocess.Popen[bytes]]:
     """The service, ended politely at the end."""
     arguments = [sys.executable, "-P", "-m", "watcher", "run", "--config", str(stage.config)]
     with stage.log.open("wb") as log:

@@ -65,8 +65,11 @@ def _complete(config: Path, first: str) -> list[str]:
         "",
         "Next:",
         f"  watcher run{option}",
-        f"  then put a picture and its mask, IMG.jpg and IMG.jpg.mask.png, into {chosen.inbox}",
-        f"  (the mask is white where something is to go); the clean one appears in {chosen.outbox}",
+        f"  then put a picture into {chosen.inbox}, and beside it what says what is to go:",
+        "    IMG.jpg.mask.png   a mask, white where something is to go",
+        "    IMG.marked.jpg     the picture again, with what is to go scribbled over, as any phone can",
+        f"  the clean one appears in {chosen.outbox} (the configuration explains four more ways to mark)",
+        f"  watcher preview{option} IMG.jpg   shows what would go, without removing anything",
         f"  watcher doctor{option}   looks at what the service depends on",
         "  watcher demo     shows it at work",
     ]

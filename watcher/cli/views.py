@@ -160,6 +160,36 @@ def print_doctor(report: Report) -> None:
     console.print(_text(f"problems: {wrong}" if wrong else "no problems", "red" if wrong else "green"))
 
 
+def print_preview(report: Report) -> None:
+    """What is marked in a picture, and what the model would see of it."""
+    console = _console()
+    facts = _grid()
+    facts.add_row(
+        "picture", _text(f"{report['source']} ({report['format']}, {report['width']}x{report['height']})")
+    )
+    facts.add_row("recipe", _text(report["recipe"]))
+    if report["marks"] is None:
+        facts.add_row("marked by", _text("nothing", "yellow"))
+    else:
+        beside = f": {report['mark_file']}" if report["mark_file"] else ""
+        facts.add_row("marked by", _text(f"{report['marks']}{beside}"))
+    if report["hole_px"]:
+        share = report["hole_px"] / (report["width"] * report["height"])
+        grown = f"{report['mark_px']} px grown by {report['grow_px']} px"
+        facts.add_row("would go", _text(f"{report['hole_px']} px, {share:.1%} of the picture: {grown}"))
+    for crop in report["crops"]:
+        scale = "" if crop["scale"] == 1 else f", seen at {crop['scale']:.0%} of its size"
+        place = f"{crop['width']}x{crop['height']} at {crop['left']},{crop['top']}{scale}"
+        facts.add_row("model sees", _text(place))
+    for note in report["notes"]:
+        facts.add_row("note", _text(note, "yellow"))
+    if report["remedy"]:
+        facts.add_row("to mark it", _text(report["remedy"]))
+    if report["output"]:
+        facts.add_row("written", _text(report["output"]))
+    console.print(facts)
+
+
 def print_lines(*lines: str) -> None:
     """Plain lines on stdout, at once."""
     console = _console()
@@ -194,7 +224,7 @@ def print_demo(records: Sequence[Report], held: Sequence[str]) -> None:
             _text(f"{record['total_ms']:.0f}"),
         )
     for source in held:
-        table.add_row(_text(source), _text("nothing"), _text("held", "yellow"), _text("waits for a mask"))
+        table.add_row(_text(source), _text("nothing"), _text("held", "yellow"), _text("waits for a mark"))
     console = _console()
     console.print()
     console.print(table)

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from watcher.core.events import SavedFile
     from watcher.core.job import Fingerprint, Identity, Job, JsonObject, JsonValue
+    from watcher.core.policy import Recipe
 
 # --- the inbox ---------------------------------------------------------------------------------------------
 
@@ -90,11 +91,7 @@ class BatchItem:
 
     job: Job
     stage_name: str
-    marks: tuple[str, ...]
-    grow_px: int | None
-    unmarked: Literal["hold", "copy"]
-    quality: int | None
-    keep_metadata: bool
+    recipe: Recipe
 
 
 @dataclass(frozen=True, slots=True)

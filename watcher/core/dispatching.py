@@ -206,20 +206,9 @@ class Dispatching:
             stage_name = f"{job.id}.{attempts}"
             boarded = replace(job, attempts=attempts, clock=clock, stage_name=stage_name)
             running = self._ledger.change(boarded, Cause.DISPATCHED)
-            items.append(self._item(running, stage_name))
+            recipe = self._recipes.named(job.identity.recipe) or Recipe(job.identity.recipe)
+            items.append(c.BatchItem(running, stage_name, recipe))
         return tuple(items)
-
-    def _item(self, job: Job, stage_name: str) -> c.BatchItem:
-        recipe = self._recipes.named(job.identity.recipe) or Recipe(job.identity.recipe)
-        return c.BatchItem(
-            job=job,
-            stage_name=stage_name,
-            marks=recipe.marks,
-            grow_px=recipe.grow_px,
-            unmarked=recipe.unmarked,
-            quality=recipe.quality,
-            keep_metadata=recipe.keep_metadata,
-        )
 
     def _tell_path(self, path: Literal["hot", "cold"], reason: PathReason) -> None:
         if self._lanes.last_path not in {None, path}:

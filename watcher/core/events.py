@@ -321,12 +321,13 @@ class ItemDone:
 
 @dataclass(frozen=True, slots=True)
 class ItemHeld:
-    """Looked at, nothing marked."""
+    """Looked at, nothing marked. `reason`: what was looked for in vain, or None for no more than that."""
 
     origin: Origin
     batch: str
     job: str
     report: WorkReport
+    reason: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

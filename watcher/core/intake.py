@@ -40,7 +40,7 @@ if TYPE_CHECKING:
         Instant,
         RescanWanted,
     )
-    from watcher.core.job import Fingerprint
+    from watcher.core.job import Fingerprint, Job
     from watcher.core.policy import ArrivalPolicy
 
 _NEVER_SEEN: Final = -1
@@ -105,6 +105,8 @@ class Intake:
         self._told_ns = 0
         self._orphans: dict[str, tuple[int, bool]] = {}
         self._troubled: dict[str, _Trouble] = {}
+        self._markless: dict[str, tuple[str, str | None]] = {}
+        """Pictures with a mark file in which no mark was found: the hashes of the two."""
         self.listed = False
         """The inbox was listed at least once since it was found."""
         self.lost: str | None = None
@@ -152,13 +154,15 @@ class Intake:
         recipe = self._recipes.serving(path)
         if picture is None or picture.sha256 is None or recipe is None or not self._pairing.is_picture(path):
             return None
-        mask_path = self._pairing.mask_of(path) if "mask" in recipe.marks else None
-        if mask_path is None:
-            return PictureFacts(path, picture, picture.sha256, None, None, recipe)
-        mask = self._files.get(mask_path)
-        if mask is None or mask.sha256 is None:
-            return None
-        return PictureFacts(path, picture, picture.sha256, mask_path, mask, recipe)
+        mark_files = list(self._pairing.mark_files_of(path))
+        for mask_path in mark_files:
+            mask = self._files.get(mask_path)
+            if mask is None or mask.sha256 is None:
+                return None
+            is_last = mask_path == mark_files[-1]
+            if is_last or self._markless.get(path) != (picture.sha256, mask.sha256):
+                return PictureFacts(path, picture, picture.sha256, mask_path, mask, recipe)
+        return PictureFacts(path, picture, picture.sha256, None, None, recipe)
 
     @property
     def is_settled(self) -> bool:
@@ -310,6 +314,15 @@ class Intake:
         self._drop_known(path)
         self._tracker.look_again(path, known.fingerprint, now)
         self._emit(ObserveFile(path))
+
+    def found_markless(self, job: Job) -> None:
+        """A worker found no mark in the job's files: the next kind of mark file has its turn.
+
+        That is forgotten with the life of the service, and then found out anew.
+        """
+        if job.mask is not None:
+            self._markless[job.source] = (job.identity.picture_sha256, job.identity.mask_sha256)
+            self.touch(job.source)
 
     def vanished(self, event: FileVanished, now: Instant) -> None:
         """Nothing is at the path any more."""
@@ -488,10 +501,11 @@ class Intake:
         self._pairing.remove(path)
         self._orphans.pop(path, None)
         self._troubled.pop(path, None)
+        self._markless.pop(path, None)
         self._backlog.answered(path)
         if self._saved.pop(path, None) is not None:
             self._emit(ForgetFile(path))
-        for mask in self._pairing.masks_touching(path):
+        for mask in self._pairing.mark_files_touching(path):
             if self._is_orphan(mask):
                 self._orphans.setdefault(mask, (now.mono_ns, False))
         for touched in (path, *relatives):
@@ -521,7 +535,7 @@ class Intake:
 
     def _relatives(self, path: str) -> tuple[str, ...]:
         """Whoever this file is a mask of, its masks, and who else may use these."""
-        masks = self._pairing.masks_touching(path)
+        masks = self._pairing.mark_files_touching(path)
         rivals = (owner for mask in masks for owner in self._pairing.owners(mask) if owner != path)
         return tuple(dict.fromkeys((*self._pairing.owners(path), *masks, *rivals)))
 

@@ -123,10 +123,10 @@ class Ledger:
         self.save(moved)
         return moved
 
-    def hold(self, job: Job, now: Instant) -> None:
+    def hold(self, job: Job, reason: str, now: Instant) -> None:
         """Nothing is marked in its picture: it waits for a mask, and a person is told."""
-        held = self.change(replace(job, reason="nothing is marked in it"), Cause.FOUND_UNMARKED)
-        self.log("info", "job.held", job=held.id, source=held.source)
+        held = self.change(replace(job, reason=reason), Cause.FOUND_UNMARKED)
+        self.log("info", "job.held", job=held.id, source=held.source, reason=reason)
         self.remove_note(held.source)  # an earlier failure's
         self.write_held_note(held)
         self._follow(held, now)

@@ -5,7 +5,7 @@ Rules of this file:
 - A one-shot without progress is killed here; the resident worker is the supervisor's until it is killed.
 - Time in which the service itself stood still is held against nobody: it listens before it kills.
 - A restart makes way for one-shots that work: two processes that load a model at the same time take twice as
-  long each, and a person waits for one of them.
+  long each, and a person waits for one of them. It waits until they were foreseen to end, or have ended.
 - A job takes the story of each of its losses along: who is given up is given up with evidence.
 - A process that outlives its kill is given up: its jobs go on under other stage names, and what it may still
   say is stale. While the service stops they stay for the next start.
@@ -70,6 +70,10 @@ class Losses:
                 self._give_up(flight, now)
             elif not self._listens_first(flight, now):
                 self._kill_cold(flight, self._silence(flight, now), now)
+
+    def hurry_restart(self, now: e.Instant) -> None:
+        """A restart that made way waits for nobody who has ended. Asked after every dispatch."""
+        self._lanes.supervisor.way_clears(self._lanes.flights.foreseen_ns(now.mono_ns))
 
     def _listens_first(self, flight: Flight, now: e.Instant) -> bool:
         """Whether the service was late itself: what the process said meanwhile may not have been heard."""

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 from watcher.core import commands as c
 from watcher.core.job import Cause, JobClock, JobState
 from watcher.core.notes import retry_remedy
-from watcher.core.pairing import is_mask_name
+from watcher.core.pairing import mark_file_kind
 from watcher.core.restored import Restored
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ class Matching:
             return
         if job is not None:
             self._end_gone(job, now)
-        elif not is_mask_name(path):
+        elif mark_file_kind(path) in {None, "marked_copy"}:
             self._ledger.remove_note(path)
         self._served.forget(path)
         self._looked_first.pop(path, None)

@@ -6,8 +6,7 @@ Rules of this file:
   folders full of them (`@eaDir`, a browser's `a.png.download/`).
 - Names are compared without regard to case: the same file passes through systems that disagree about it.
 - A name is ignored as a whole component. `Thumbs.db` is litter, `My Thumbs.db.png` is a picture.
-- `is_wanted` is the one place that says which files arrive. Whatever else is to arrive one day (sidecars)
-  is added there.
+- `is_wanted` is the one place that says which files arrive: pictures, and sidecars that say what goes.
 """
 
 from __future__ import annotations
@@ -75,6 +74,9 @@ RAW_SUFFIXES: Final = frozenset(
     }
 )
 """Camera RAW: cannot be written back. The worker says so; to ignore them silently would look like a fault."""
+
+SIDECAR_SUFFIX: Final = ".marks.json"
+"""Behind a picture's whole name: which regions of it are to go. The worker reads it."""
 
 _IGNORED_EXACTLY: Final = frozenset(
     {
@@ -188,6 +190,11 @@ def is_picture(path: str) -> bool:
     return bool(stem and dot) and suffix.lower() in _ALL_SUFFIXES
 
 
+def is_sidecar(path: str) -> bool:
+    """Tell whether the name is that of a picture's sidecar."""
+    return path.endswith(SIDECAR_SUFFIX) and is_picture(path.removesuffix(SIDECAR_SUFFIX))
+
+
 def is_ignored_name(name: str) -> bool:
     """Tell whether one path component, file or folder, is nobody's picture by its name alone."""
     lowered = name.lower()
@@ -223,7 +230,7 @@ def is_wanted(path: str, extra: tuple[str, ...] = ()) -> bool:
     Raises:
         ValueError: as `is_ignored`.
     """
-    return is_picture(path) and not is_ignored(path, extra)
+    return (is_picture(path) or is_sidecar(path)) and not is_ignored(path, extra)
 
 
 def is_hidden_sibling(path: str, extra: tuple[str, ...] = ()) -> bool:

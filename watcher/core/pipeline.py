@@ -258,6 +258,7 @@ class Pipeline:
                 self._matching.resolve(path, now)
         if not self._drain.is_asked_for:
             self._dispatching.dispatch(now)
+            self._losses.hurry_restart(now)
             self._intake.admit()
 
     def _fire_timers(self, now: e.Instant) -> None:

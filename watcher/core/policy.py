@@ -7,7 +7,10 @@ from a measurement says from which.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from watcher.core.job import JsonObject
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +45,18 @@ class Recipe:
 
     name: str = "default"
     match: tuple[str, ...] = ("**",)
-    marks: tuple[str, ...] = ("mask",)
+    marks: tuple[str, ...] = ("mask", "marked_copy", "sidecar")
+    """Where its pictures' marks come from; the first that yields one wins."""
     grow_px: int | None = None
     """None: max(4 px, 0.5 % of the long side), chosen by the worker."""
+    invert: bool = False
+    """Mask files are black where something is to go."""
+    colour: str = "#FF00FF"
+    """What strokes are painted in, where `marks` has `colour`."""
+    regions: tuple[JsonObject, ...] = ()
+    """Boxes and polygons (`watcher.regions.Region` says of what shape), where `marks` has `regions`."""
+    region_mask: str | None = None
+    """The path of a mask for all of its pictures, likewise."""
     unmarked: Literal["hold", "copy"] = "hold"
     orphan_masks: Literal["wait", "picture"] = "wait"
     """What a file with a mask's name is while no picture has it: a mask that waits, or a picture."""

@@ -188,8 +188,9 @@ class Reports:
         """Nothing is marked in the picture."""
         landed = self._landed(event, now)
         if landed is not None:
-            job = landed[0].unattempted()
-            self._ledger.hold(replace(job, stage_name=None, suspect=False, solo_faults=0), now)
+            job = replace(landed[0].unattempted(), stage_name=None, suspect=False, solo_faults=0)
+            self._ledger.hold(job, event.reason or "nothing is marked in it", now)
+            self._returns.found_markless(job)
 
     def item_incomplete(self, event: e.ItemIncomplete, now: e.Instant) -> None:
         """The file has no end."""

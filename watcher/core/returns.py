@@ -79,6 +79,10 @@ class Returns:
         else:
             self.read_other_bytes(job, now)
 
+    def found_markless(self, job: Job) -> None:
+        """The worker found nothing marked: another mark file of the picture has its turn, if there is one."""
+        self._intake.found_markless(job)
+
     def forget(self, job_id: str) -> None:
         """The job has ended."""
         self._missed.pop(job_id, None)

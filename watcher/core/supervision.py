@@ -263,6 +263,11 @@ class Supervisor:
             self._made_way = True
             self.deadline_ns = max(self.deadline_ns, until_ns)
 
+    def way_clears(self, at_ns: int) -> None:
+        """Those for whom this start made way are done at `at_ns`, maybe sooner than it was foreseen."""
+        if self.state is WorkerState.BACKOFF and self.deadline_ns is not None and self._made_way:
+            self.deadline_ns = min(self.deadline_ns, at_ns)
+
     def put_off(self, due_ns: int) -> None:
         """It has said something about its batch: now it has until `due_ns`."""
         if self.state is WorkerState.BUSY:

@@ -12,8 +12,9 @@ from __future__ import annotations
 import difflib
 import os
 import re
+import stat
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -80,6 +81,7 @@ def load(config: Path | None = None, **flags: object) -> Settings:
     merged = _merge(_merge(sources.from_file, sources.from_env), sources.from_flags)
     _feed_weights_variable(merged, sources)
     problems += cross_checks(merged, sources)
+    problems += _unreadable_masks(merged, sources)
     try:
         settings = Settings(**merged)
     except ValidationError as error:
@@ -118,9 +120,9 @@ def check_folders(settings: Settings) -> None:
         Problem(
             f"{name} lies in the inbox: {path} is inside {settings.inbox}",
             where,
-            f"set {name} to a place outside the inbox: what we write must not arrive there",
+            f"set {name} to a place outside the inbox: it must not arrive there as if it were a picture",
         )
-        for name, path in (("log.file", settings.log.file), ("model.cache_dir", settings.model.cache_dir))
+        for name, path in _apart_from_the_inbox(settings)
         if path is not None and folders.overlap(path, settings.inbox) in _WITHIN
     ]
     problems += [
@@ -130,6 +132,17 @@ def check_folders(settings: Settings) -> None:
     ]
     if problems:
         raise ConfigurationError(tuple(problems))
+
+
+def _apart_from_the_inbox(settings: Settings) -> list[tuple[str, Path | None]]:
+    return [
+        ("log.file", settings.log.file),
+        ("model.cache_dir", settings.model.cache_dir),
+        *(
+            (f"recipes[{number}].region_mask", recipe.region_mask)
+            for number, recipe in enumerate(settings.recipes, 1)
+        ),
+    ]
 
 
 def _unusable(name: str, path: Path, settings: Settings) -> str | None:
@@ -229,23 +242,71 @@ def _merge(lower: Values, upper: Values) -> Values:
 
 def _absolute(values: Values, base: Path, where: str, problems: list[Problem]) -> Values:
     """A copy in which every path is absolute."""
-    made: Values = {key: dict(value) if isinstance(value, dict) else value for key, value in values.items()}
-    for *parents, key in PATH_KEYS:
-        holder = made.get(parents[0]) if parents else made
-        text = holder.get(key) if isinstance(holder, dict) else None
-        if not isinstance(holder, dict) or not isinstance(text, str | Path) or is_url(str(text)):
+    made = {key: _copied(value) for key, value in values.items()}
+    for name, holder, key in _paths_of(made):
+        text = holder.get(key)
+        if not isinstance(text, str | Path) or (name == "model.source" and is_url(str(text))):
             continue
         try:
             holder[key] = str(_expanded(str(text), base))
         except ValueError as error:
             problems.append(
                 Problem(
-                    f"{'.'.join((*parents, key))} cannot be {shown(str(text))}: {error}",
+                    f"{name} cannot be {shown(str(text))}: {error}",
                     where,
                     "write the path out, or set the variable; `$$` stands for a dollar sign",
                 )
             )
     return made
+
+
+def _copied(value: object) -> object:
+    if isinstance(value, list):
+        return [_copied(part) for part in value]
+    return dict(value) if isinstance(value, dict) else value
+
+
+def _paths_of(values: Values) -> Iterator[tuple[str, Values, str]]:
+    """Where paths may stand: their full names, what holds them, and their keys there."""
+    for *parents, key in PATH_KEYS:
+        holder = values.get(parents[0]) if parents else values
+        if isinstance(holder, dict):
+            yield ".".join((*parents, key)), holder, key
+    recipes = values.get("recipes")
+    for number, recipe in enumerate(recipes if isinstance(recipes, list) else (), 1):
+        if isinstance(recipe, dict):
+            yield f"recipes[{number}].region_mask", recipe, "region_mask"
+
+
+def _unreadable_masks(merged: Values, sources: Sources) -> list[Problem]:
+    """The masks of recipes that are not there, or not for this user to read."""
+    paths = [
+        (name, holder[key])
+        for name, holder, key in _paths_of(merged)
+        if key == "region_mask" and key in holder
+    ]
+    return [
+        Problem(
+            f"{name} cannot be read: {path}: {reason}",
+            sources.where(("recipes",)),
+            "name a mask image that is there and that this user may read; a relative path starts from the "
+            "folder of the configuration file",
+        )
+        for name, path in paths
+        if isinstance(path, str)
+        and Path(path).is_absolute()
+        and (reason := _unreadable(Path(path))) is not None
+    ]
+
+
+def _unreadable(path: Path) -> str | None:
+    try:
+        if not stat.S_ISREG(path.stat().st_mode):
+            return "it is not a file"
+        path.open("rb").close()
+    except OSError as error:
+        return error.strerror or str(error)
+    return None
 
 
 def _expanded(text: str, base: Path) -> Path:

@@ -14,15 +14,18 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, get_args
 from pydantic import BaseModel
 
 from watcher.ports import RemediableError
-from watcher.settings.models import DEFAULT_RECIPE, ENV_PREFIX, EVERYTHING, Settings
+from watcher.regions import RegionError
+from watcher.settings.models import DEFAULT_RECIPE, ENV_PREFIX, EVERYTHING, Recipe, Settings
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
 COMMAND_LINE: Final = "the command line"
 WEIGHTS_VARIABLE: Final = "LAMA_MODEL"
 KEYS_LATER: Final = frozenset({"http", "recipes.engine"})
 """Keys of the design that this version does not have yet: told apart from spelling mistakes."""
+
+_MARK_OF_KEY: Final = {"colour": "colour", "regions": "regions", "region_mask": "regions"}
 
 Values: TypeAlias = dict[str, Any]
 Location: TypeAlias = tuple[str | int, ...]
@@ -109,7 +112,40 @@ def cross_checks(merged: Values, sources: Sources) -> list[Problem]:
             if isinstance(other, dict)
         )
     ]
+    for index, recipe in enumerate(recipes):
+        if isinstance(recipe, dict):
+            problems += _mark_problems(f"recipes[{index + 1}]", recipe, where)
     return problems
+
+
+def _mark_problems(name: str, recipe: Values, where: str) -> Iterator[Problem]:
+    """What of a recipe would never do anything: a key without its mark, or the other way round."""
+    marks = _marks_of(recipe)
+    if "regions" in marks and not (recipe.get("regions") or recipe.get("region_mask")):
+        yield Problem(
+            f'{name}.marks has "regions", but {name} says neither regions nor region_mask',
+            where,
+            'add regions = [{ box = ["78%", "90%", "22%", "10%"] }] or region_mask = "mask.png", or take '
+            '"regions" out of marks',
+        )
+    for key, mark in _MARK_OF_KEY.items():
+        if key in recipe and mark not in marks:
+            yield Problem(
+                f'{name}.{key} does nothing: {name}.marks has no "{mark}"',
+                where,
+                f'add "{mark}" to marks, or take {key} out',
+            )
+    if recipe.get("invert") is True and "mask" not in marks and "region_mask" not in recipe:
+        yield Problem(
+            f"{name}.invert does nothing: {name} has no masks that could be inverted",
+            where,
+            'add "mask" to marks, or take invert out',
+        )
+
+
+def _marks_of(recipe: Values) -> tuple[str, ...]:
+    marks = recipe.get("marks", Recipe.model_fields["marks"].default)
+    return tuple(mark.strip() for text in _texts(marks) for mark in text.split(","))
 
 
 def _texts(value: object) -> tuple[str, ...]:
@@ -129,6 +165,12 @@ def problem_of(detail: Mapping[str, Any], sources: Sources) -> Problem:
     if kind == "missing":
         hint = "" if sources.from_file else ", or run `watcher init`, which writes a configuration"
         return Problem(f"{key} is not set", where, f"set {key}{hint}")
+    error = detail.get("ctx", {}).get("error")
+    if isinstance(error, RegionError):
+        recipe = _dotted(location[:-1])
+        return Problem(
+            f"{recipe}.{error.reason}", where, error.remedy.replace('": ', '" = ')
+        )  # as TOML writes it
     allowed = _allowed(detail)
     return Problem(f"{key} cannot be {shown(detail['input'])}", where, f"set it to {allowed}")
 

@@ -57,9 +57,9 @@ EVENTS: Final[Mapping[str, EventSpec]] = {
     "file.empty": EventSpec("warning", "A file has been empty for long; it is taken when it is filled."),
     "file.incomplete": EventSpec("info", "A file has no end yet; it is looked at again when it grows."),
     "file.unreadable": EventSpec("warning", "A file cannot be read; it is tried again."),
-    "file.orphan_mask": EventSpec("warning", "A mask has waited long for its picture; it goes on waiting."),
+    "file.orphan_mask": EventSpec("warning", "A mark file has waited long for its picture; it waits on."),
     # jobs
-    "job.held": EventSpec("info", "Nothing is marked in the picture: the job waits for a mask."),
+    "job.held": EventSpec("info", "Nothing is marked in the picture: the job waits for a mark."),
     "job.finished": EventSpec("info", "The result is published and recorded."),
     "job.failed": EventSpec("warning", "The picture was refused; `outbox/failed/` says why and what to do."),
     "job.quarantined": EventSpec("error", "The picture killed its process twice; it is not tried again."),

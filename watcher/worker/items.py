@@ -35,14 +35,18 @@ from watcher.wire import (
 )
 from watcher.worker.engines.protocol import DeviceLostError, DeviceMemoryError, FillError
 from watcher.worker.filling import fill_within_memory
+from watcher.worker.imaging import detail
+from watcher.worker.imaging.blending import fill_share, levelled
 from watcher.worker.imaging.composite import canvas_for
 from watcher.worker.imaging.crops import cut, plan_crops, uncut, waves
 from watcher.worker.imaging.decode import load_pixels, open_picture
 from watcher.worker.imaging.files import read_file, stage
-from watcher.worker.imaging.masks import erased, grow, note_of_inversion, read_mask
+from watcher.worker.imaging.masks import grow
 from watcher.worker.imaging.picture import Encoding
 from watcher.worker.imaging.refusals import IncompleteError, RefusedError, quoted, quoted_names
+from watcher.worker.marking import FILE_WORDS, MarkFile, find_mark, may_be_marked, reason_unmarked
 from watcher.worker.phases import PhaseClock
+from watcher.worker.plausibility import nonsense_in
 from watcher.worker.usage import rss_bytes
 
 if TYPE_CHECKING:
@@ -54,29 +58,22 @@ if TYPE_CHECKING:
     from watcher.wire import FailureCode, FromWorker, Item, Limits, MarkSource, Phase
     from watcher.worker.engines.protocol import Crop, Engine
     from watcher.worker.faults import Faults
+    from watcher.worker.filling import Judge
     from watcher.worker.imaging.composite import Canvas
     from watcher.worker.imaging.crops import CropPlan
     from watcher.worker.imaging.files import SourceFile
     from watcher.worker.imaging.picture import Picture, Pixels
+    from watcher.worker.marking import Marked
 
     Mask = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
-class _Marked:
-    """A mark that was found.
+class _Hole:
+    """What is to go, and what is filled for it: bool, (height, width), stored orientation."""
 
-    Attributes:
-        source: where from.
-        mask: bool, stored orientation, not grown.
-        reopen: erased pixels that come back opaque, or None.
-        notes: what a person should know of it.
-    """
-
-    source: MarkSource
-    mask: Mask
-    reopen: Mask | None = None
-    notes: tuple[str | None, ...] = ()
+    mark: Mask
+    grown: Mask
 
 
 @dataclass(slots=True)
@@ -88,7 +85,7 @@ class _Course:
     received_ns: int
     clock: PhaseClock = field(default_factory=PhaseClock)
     source: SourceFile | None = None
-    mask: SourceFile | None = None
+    mark_file: SourceFile | None = None
     image: ImageFacts | None = None
 
     @property
@@ -97,13 +94,43 @@ class _Course:
         return 0 if self.image is None else self.image.width * self.image.height
 
 
+@dataclass(slots=True)
+class _Fill:
+    """What was filled so far, and how.
+
+    Attributes:
+        plans: of the crops that ran.
+        without_detail: how many of them were filled coarsely, with too little around to take detail from.
+    """
+
+    plans: list[CropPlan] = field(default_factory=list)
+    without_detail: int = 0
+
+    def at_native_scale(
+        self, canvas: Canvas, plan: CropPlan, crop: Crop, result: NDArray[np.uint8], hole: Mask
+    ) -> NDArray[np.uint8]:
+        """Bring an engine's result to its box: uint8, (height, width, 3). `hole` is the box's own."""
+        levelled_result = levelled(crop, result)
+        if plan.scale == 1:
+            return uncut(levelled_result, plan)
+        fine = detail.enlarged(canvas.rgb(plan.box, hole), crop, levelled_result)
+        self.without_detail += not fine.is_detailed
+        return fine.rgb
+
+
 class ItemServer:
     """Serves items with one engine."""
 
     def __init__(
-        self, engine: Engine, limits: Limits, report: Callable[[FromWorker], None], faults: Faults
+        self,
+        engine: Engine,
+        limits: Limits,
+        report: Callable[[FromWorker], None],
+        faults: Faults,
+        judge: Judge = nonsense_in,
     ) -> None:
         self._engine = engine
+        self._judge = judge
         self.limits = limits
         self._report = report
         self._faults = faults
@@ -180,9 +207,16 @@ class ItemServer:
             times=times,
         )
 
-    def _held(self, course: _Course, image: ImageFacts) -> FromWorker:
+    def _held(self, course: _Course, image: ImageFacts, reason: str | None) -> FromWorker:
         segments, times = course.clock.finish(course.received_ns)
-        return ItemHeld(batch=course.batch, job=course.item.job, image=image, segments=segments, times=times)
+        return ItemHeld(
+            batch=course.batch,
+            job=course.item.job,
+            reason=reason,
+            image=image,
+            segments=segments,
+            times=times,
+        )
 
     def _enter(self, course: _Course, phase: Phase, units: int, *, crop: int | None = None) -> None:
         """Go on to the next phase or crop; what is over is proof of life.
@@ -215,46 +249,44 @@ class ItemServer:
         item = course.item
         source = read_file(item.source, item.sha256, max_bytes=self.limits.max_file_bytes)
         course.source = source
-        course.mask = self._read_mask_file(item)
+        mark_file = self._read_mark_file(course)
         picture = open_picture(source.data, max_pixels=self.limits.max_pixels, fresh=source.fresh)
         image = ImageFacts(format=picture.container, width=picture.width, height=picture.height)
         course.image = image
-        may_be_marked = course.mask is not None or ("alpha" in item.marks and picture.may_have_alpha)
-        self._enter(course, "decode", picture.pixel_bytes if may_be_marked else 0)
-        pixels = load_pixels(picture) if may_be_marked else None
-        self._enter(course, "mask", course.picture_px if may_be_marked else 0)
-        marked = None if pixels is None else self._find_mark(course, picture, pixels)
+        worth_decoding = may_be_marked(picture, item.marking, mark_file)
+        self._enter(course, "decode", picture.pixel_bytes if worth_decoding else 0)
+        pixels = load_pixels(picture) if worth_decoding else None
+        self._enter(course, "mask", course.picture_px if worth_decoding else 0)
+        marked = None
+        if pixels is not None:
+            marked = find_mark(picture, pixels, item.marking, mark_file, self.limits)
         if marked is None or pixels is None:
-            if item.unmarked == "hold":
-                return self._held(course, image)
-            return self._unchanged(course, None, "nothing marked")
+            return self._unmarked(course, image, reason_unmarked(item.marking, mark_file))
         if not marked.mask.any():
-            return self._unchanged(course, marked.source, "mask is empty")
+            return self._unchanged(course, marked.source, marked.why_empty)
         return self._fill(course, picture, pixels, marked)
 
-    def _read_mask_file(self, item: Item) -> SourceFile | None:
-        if item.mask is None or "mask" not in item.marks:
+    def _read_mark_file(self, course: _Course) -> MarkFile | None:
+        item, kind = course.item, course.item.mark_file_kind
+        if item.mark_file is None or kind is None or kind not in item.marking.sources:
             return None
+        course.mark_file = self._read_beside(item.mark_file, item.mark_file_sha256, FILE_WORDS[kind])
+        return MarkFile(kind, course.mark_file.data)
+
+    def _read_beside(self, path: str, sha256: str | None, what: str) -> SourceFile:
         try:
-            return read_file(item.mask, item.mask_sha256, max_bytes=self.limits.max_file_bytes, what="mask")
+            return read_file(path, sha256, max_bytes=self.limits.max_file_bytes, what=what)
         except RefusedError as refusal:
-            # A mask that went away is not a picture that went away: what was dispatched has changed.
+            # A mark file that went away is not a picture that went away: what was dispatched has changed.
             code: FailureCode = {"vanished": "changed", "undecodable": "mask_undecodable"}.get(
                 refusal.code, refusal.code
             )  # type: ignore[assignment]  # a subset of the codes
             raise RefusedError(code, refusal.reason, refusal.remedy) from refusal
 
-    def _find_mark(self, course: _Course, picture: Picture, pixels: Pixels) -> _Marked | None:
-        """Return the first source's mark; an empty mask file is a mark too: it says that nothing is to go."""
-        for source in course.item.marks:
-            if source == "mask" and course.mask is not None:
-                file = read_mask(course.mask.data, picture, max_pixels=self.limits.max_pixels)
-                return _Marked(source, file.mask, notes=(file.note, note_of_inversion(file.mask)))
-            if source == "alpha":
-                clear = erased(picture, pixels)
-                if clear is not None:
-                    return _Marked(source, clear, reopen=clear)
-        return None
+    def _unmarked(self, course: _Course, image: ImageFacts, looked_in_vain: str | None) -> FromWorker:
+        if course.item.unmarked == "hold":
+            return self._held(course, image, looked_in_vain)
+        return self._unchanged(course, None, looked_in_vain or "nothing marked")
 
     def _unchanged(self, course: _Course, marks: MarkSource | None, reason: str) -> FromWorker:
         self._enter(course, "encode", 0)
@@ -263,12 +295,12 @@ class ItemServer:
         course.image = msgspec.structs.replace(course.image, outside="identical")
         return self._done(course, "unchanged", marks, reason, course.source.data)
 
-    def _fill(self, course: _Course, picture: Picture, pixels: Pixels, marked: _Marked) -> FromWorker:
-        hole = grow(marked.mask, course.item.grow_px)
+    def _fill(self, course: _Course, picture: Picture, pixels: Pixels, marked: Marked) -> FromWorker:
+        hole = grow(marked.mask, course.item.marking.grow_px)
         self._enter(course, "preprocess", course.picture_px)
         plans = plan_crops(hole, crop_pixels=self.limits.crop_pixels)
         canvas = canvas_for(picture, pixels, hole, marked.reopen)
-        filled = self._fill_crops(course, canvas, hole, plans)
+        fill = self._fill_crops(course, canvas, _Hole(marked.mask, hole), plans)
         result = canvas.finish()
         self._enter(course, "encode", picture.encode_work_px)
         encoded = picture.encode(result, Encoding(course.item.quality, course.item.keep_metadata))
@@ -277,20 +309,18 @@ class ItemServer:
             width=picture.width,
             height=picture.height,
             hole_px=int(np.count_nonzero(hole)),
-            crops=len(filled),
-            model_px=sum(plan.model_px for plan in filled),
+            crops=len(fill.plans),
+            model_px=sum(plan.model_px for plan in fill.plans),
             outside=encoded.outside,
             dropped_metadata=quoted_names(encoded.dropped_metadata),
         )
-        notes = [note for note in (*marked.notes, _coarse_note(filled), encoded.note) if note is not None]
+        notes = [note for note in (*marked.notes, _coarse_note(fill), encoded.note) if note is not None]
         return self._done(course, "done", marked.source, "; ".join(notes) or None, encoded.data)
 
-    def _fill_crops(
-        self, course: _Course, canvas: Canvas, hole: Mask, plans: list[CropPlan]
-    ) -> list[CropPlan]:
-        """Fill wave by wave; a later wave sees the fill of an earlier one. Returns the plans that ran."""
-        remaining = hole.copy()
-        ran: list[CropPlan] = []
+    def _fill_crops(self, course: _Course, canvas: Canvas, hole: _Hole, plans: list[CropPlan]) -> _Fill:
+        """Fill wave by wave; a later wave sees the fill of an earlier one."""
+        remaining = hole.grown.copy()
+        fill = _Fill()
         for wave in waves(plans):
             todo = [plan for plan in wave if remaining[plan.core.slices].any()]
             if not todo:
@@ -302,17 +332,20 @@ class ItemServer:
                 for plan in todo
                 for part in (remaining[plan.box.slices],)
             ]
-            results = self._run_engine(course, crops, first=len(ran))
-            for plan, result in zip(todo, results, strict=True):
+            results = self._run_engine(course, crops, todo, first=len(fill.plans))
+            for plan, crop, result in zip(todo, crops, results, strict=True):
+                rgb = fill.at_native_scale(canvas, plan, crop, result, remaining[plan.box.slices])
                 where = np.zeros((plan.box.height, plan.box.width), np.bool_)
                 inner = plan.core.within(plan.box).slices
                 where[inner] = remaining[plan.core.slices]
-                canvas.paste(plan.box, where, uncut(result, plan))
+                canvas.paste(plan.box, where, rgb, fill_share(hole.mark, hole.grown, plan.box))
                 remaining[plan.core.slices] = False
-            ran += todo
-        return ran
+            fill.plans += todo
+        return fill
 
-    def _run_engine(self, course: _Course, crops: Sequence[Crop], *, first: int) -> list[NDArray[np.uint8]]:
+    def _run_engine(
+        self, course: _Course, crops: Sequence[Crop], plans: Sequence[CropPlan], *, first: int
+    ) -> list[NDArray[np.uint8]]:
         """Go through `inference` and on to `composite`; `first` is the first crop's number in the picture."""
 
         def told(over: int | None, begins: int) -> None:
@@ -320,8 +353,11 @@ class ItemServer:
             self._enter(course, "inference", self._engine.work_px(crops[begins]), crop=number)
 
         self._enter(course, "inference", self._engine.work_px(crops[0]))
-        results = fill_within_memory(self._engine, crops, told)
-        self._enter(course, "composite", course.picture_px, crop=first + len(crops) - 1)
+        results = fill_within_memory(self._engine, crops, told, self._judge)
+        detail_px = sum(
+            detail.work_px(plan, crop) for plan, crop in zip(plans, crops, strict=True) if plan.scale < 1
+        )
+        self._enter(course, "composite", course.picture_px + detail_px, crop=first + len(crops) - 1)
         return results
 
     def _done(
@@ -345,7 +381,7 @@ class ItemServer:
             reason=reason,
             marks=marks,
             sha256_in=course.source.sha256,
-            mask_sha256_in=None if course.mask is None else course.mask.sha256,
+            mark_file_sha256_in=None if course.mark_file is None else course.mark_file.sha256,
             sha256_out=sha256_out,
             size_bytes=len(data),
             image=course.image,
@@ -359,7 +395,7 @@ class ItemServer:
 
 def _file_bytes(item: Item) -> int:
     """Return how much there is to read; a file that is not there is nothing, and the reading will tell."""
-    paths = [item.source] if item.mask is None or "mask" not in item.marks else [item.source, item.mask]
+    paths = [item.source] if item.mark_file is None else [item.source, item.mark_file]
     size_bytes = 0
     for path in paths:
         with suppress(OSError):
@@ -367,13 +403,20 @@ def _file_bytes(item: Item) -> int:
     return size_bytes
 
 
-def _coarse_note(plans: list[CropPlan]) -> str | None:
+def _coarse_note(fill: _Fill) -> str | None:
     """Say which holes were too large for native scale, or nothing."""
-    coarse = [plan for plan in plans if plan.scale < 1]
+    coarse = [plan for plan in fill.plans if plan.scale < 1]
     if not coarse:
         return None
     worst = min(coarse, key=lambda plan: plan.scale)
+    size = f"{worst.scale:.0%} of its size ({worst.box.width}x{worst.box.height} px)"
+    if fill.without_detail == len(coarse):
+        how = "and are blurred: there is too little around them to take detail from"
+    elif fill.without_detail:
+        how = f"with detail from around them ({fill.without_detail} without)"
+    else:
+        how = "with detail from around them"
     return (
-        f"{len(coarse)} of {len(plans)} crops exceeded the crop budget and were filled coarsely; "
-        f"the coarsest at {worst.scale:.0%} of its size ({worst.box.width}x{worst.box.height} px)"
+        f"{len(coarse)} of {len(fill.plans)} crops exceeded the crop budget and were filled coarsely, {how}; "
+        f"the coarsest at {size}"
     )

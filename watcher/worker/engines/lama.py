@@ -33,6 +33,7 @@ from watcher.worker.engines.protocol import (
     DeviceMemoryError,
     EngineUnavailableError,
     FillError,
+    NonsenseFillError,
 )
 from watcher.worker.models import store
 
@@ -50,9 +51,6 @@ MIN_SIDE_PX = 64
 """LaMa's reflect padding after three halvings fails on sides under 16 px; smaller crops are mirrored."""
 
 _PRIMITIVE_CACHE_SIZE = "64"
-_FLAT_MIN_PX = 64
-_FLAT_TOLERANCE = 16
-"""Grey levels by which a one-coloured fill may leave the range of what surrounds it."""
 _STICKY = ("CUDA error", "device-side assert", "illegal memory access", "unspecified launch failure")
 
 _INSTALL = f"{sys.executable} -m pip install"
@@ -235,7 +233,6 @@ class LamaEngine:
         filled = self._run(pixels, mask)[:height, :width]
         if filled.shape != crop.pixels.shape:
             raise FillError(f"the model returned {filled.shape} for a crop of {crop.pixels.shape}")
-        _refuse_flat(filled, crop)
         return filled
 
     def _run(self, pixels: NDArray[np.uint8], mask: NDArray[np.uint8]) -> NDArray[np.uint8]:
@@ -288,7 +285,7 @@ class _WatchedModel:
         output = self._script(image, mask) if self._observe_on is None else self._observe(image, mask)
         self.output_device = devices.canonical_name(output.device)
         if not bool(torch.isfinite(output).all()):
-            raise FillError("the model returned values that are not numbers (NaN or infinity)")
+            raise NonsenseFillError("the model returned values that are not numbers (NaN or infinity)")
         return output
 
     @contextmanager
@@ -414,24 +411,3 @@ def _at_least(array: NDArray[Any], side_px: int) -> NDArray[Any]:
         return array
     padding = ((0, below), (0, right), (0, 0))[: array.ndim]
     return np.pad(array, padding, mode="symmetric")
-
-
-def _refuse_flat(filled: NDArray[np.uint8], crop: Crop) -> None:
-    """Refuse one colour over the whole hole that its surroundings do not have: what a broken device gives.
-
-    White paper fills with plain white, rightly; a black patch in it is not a fill.
-    """
-    inside = filled[crop.hole]
-    if len(inside) < _FLAT_MIN_PX or inside.min(axis=0).tolist() != inside.max(axis=0).tolist():
-        return
-    around = crop.pixels[~crop.hole].astype(int)
-    if not len(around):
-        return
-    colour = inside[0].astype(int)
-    outside_range = (colour < around.min(axis=0) - _FLAT_TOLERANCE) | (
-        colour > around.max(axis=0) + _FLAT_TOLERANCE
-    )
-    if outside_range.any():
-        raise FillError(
-            f"the model filled the hole with one colour, {tuple(colour.tolist())}, that is nowhere around it"
-        )

@@ -30,6 +30,13 @@ class FillError(RuntimeError):
     """The engine failed on these crops, or returned something that must not be written (NaN, wrong size)."""
 
 
+class NonsenseFillError(FillError):
+    """What came back must not be written: values that are no numbers, or one colour that is nowhere around.
+
+    Where the device did it and not the model, the next try may be right.
+    """
+
+
 class DeviceMemoryError(FillError):
     """An accelerator's memory is too small for these crops together, also with its cache freed.
 
@@ -120,7 +127,8 @@ class Engine(Protocol):
         Raises:
             DeviceMemoryError: fewer crops at a time, or the CPU, may succeed.
             DeviceLostError: this process can fill nothing any more.
-            FillError: the result is not fit to be written.
+            NonsenseFillError: the result must not be written; another try may be right.
+            FillError: the engine failed on these crops.
         """
         ...
 

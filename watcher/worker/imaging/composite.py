@@ -6,20 +6,24 @@ Rules of this module:
   16-bit samples keep their 16 bits outside the hole, inks get inks.
 - Alpha is not filled. It changes only where `reopen` says so: pixels that a person erased come back opaque.
   Where one colour means transparent, its pixels stay as they are and the fill keeps off it.
-- What lies under full transparency is no colour: the model sees the mean of the visible pixels there.
+- What lies under full transparency is no colour: the model sees the mean of the visible pixels there, and the
+  fill is not blended with it. Nor are palettes and black and white, which have nothing in between.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import numpy as np
 from PIL import Image
 
+from watcher.worker.imaging.blending import ALL_FILL, blended
 from watcher.worker.imaging.crops import mean_colour
 from watcher.worker.imaging.inks import InkConversion
 from watcher.worker.imaging.picture import ALPHA_MODES, DEEP_MODES, Filled, Palette, of_colour, palette_alpha
 from watcher.worker.imaging.refusals import RefusedError
+
+_Sample = TypeVar("_Sample", np.uint8, np.uint16)
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -29,6 +33,7 @@ if TYPE_CHECKING:
 
     Mask = NDArray[np.bool_]
     Rgb = NDArray[np.uint8]
+    Share = NDArray[np.uint8]
 
 
 class Canvas(Protocol):
@@ -38,8 +43,15 @@ class Canvas(Protocol):
         """Return a fresh RGB copy of a box: uint8, (height, width, 3). `hole` is the box's own."""
         ...
 
-    def paste(self, box: Rect, where: Mask, rgb: Rgb) -> None:
-        """Write filled pixels of a box where `where` (the box's own, inside the grown mask) is True."""
+    def paste(self, box: Rect, where: Mask, rgb: Rgb, share: Share | None = None) -> None:
+        """Write filled pixels of a box where `where` (the box's own, inside the grown mask) is True.
+
+        Args:
+            box: inside the picture.
+            where: bool, (height, width).
+            rgb: uint8, (height, width, 3).
+            share: uint8, (height, width): how much of 255 is fill and not what is there; None: all.
+        """
         ...
 
     def finish(self) -> Filled:
@@ -79,27 +91,31 @@ class _PlainCanvas:
         self._reopen = reopen
 
     def rgb(self, box: Rect, hole: Mask) -> Rgb:
-        part = self._pixels[box.slices]
-        rgb = _as_rgb(part)
-        clear = part[..., -1] == 0 if self._mode in ALPHA_MODES else _of_box(self._clear, box)
+        rgb = _as_rgb(self._pixels[box.slices])
+        clear = self._clear_in(box)
         if clear is not None:
             rgb[clear] = mean_colour(rgb[~clear & ~hole])
         return rgb
 
-    def paste(self, box: Rect, where: Mask, rgb: Rgb) -> None:
+    def _clear_in(self, box: Rect) -> Mask | None:
+        if self._mode in ALPHA_MODES:
+            return np.asarray(self._pixels[box.slices][..., -1] == 0)
+        return _of_box(self._clear, box)
+
+    def paste(self, box: Rect, where: Mask, rgb: Rgb, share: Share | None = None) -> None:
         part = self._pixels[box.slices]
         where = _filled(where, self._clear, self._reopen, box)
-        colour = self._native(rgb[where])
-        if part.ndim == 2:  # noqa: PLR2004 - (height, width)
-            part[where] = colour[:, 0]
-        else:
-            part[where, : colour.shape[1]] = colour
+        planes = part.reshape(*part.shape[:2], -1)
+        colours = 3 if self._mode in ("RGB", "RGBA") else 1
+        colour = rgb[where] if colours > 1 else _grey(rgb[where])[:, np.newaxis]
+        if share is not None and self._mode != "1":
+            colour = _mixed(planes[where, :colours], colour, _share_of(share, where, self._clear_in(box)))
+        planes[where, :colours] = self._off_key(colour)
         if self._reopen is not None and self._mode in ALPHA_MODES:
             part[where & self._reopen[box.slices], -1] = 255
 
-    def _native(self, rgb: Rgb) -> Rgb:
-        """Turn filled pixels (n, 3) into the mode's colour channels (n, 1 or 3), off the transparent key."""
-        colour = rgb.copy() if self._mode in ("RGB", "RGBA") else _grey(rgb)[:, np.newaxis]
+    def _off_key(self, colour: Rgb) -> Rgb:
+        """Bring colours (n, 1 or 3) to what the mode has, off the transparent key."""
         if self._mode == "1":
             colour = np.where(colour >= 128, np.uint8(255), np.uint8(0))  # noqa: PLR2004 - half of white
             if self._key is not None:
@@ -133,7 +149,7 @@ class _DeepCanvas:
     def rgb(self, box: Rect, hole: Mask) -> Rgb:
         part = self._planes[box.slices]
         colour = part[..., : self._colours]
-        clear = part[..., -1] == 0 if self._has_alpha else _of_box(self._clear, box)
+        clear = self._clear_in(box)
         if clear is None:
             clear = np.zeros(hole.shape, np.bool_)
         known = colour[~hole & ~clear]
@@ -144,14 +160,23 @@ class _DeepCanvas:
         rgb[clear] = mean_colour(rgb[~clear & ~hole])
         return rgb
 
-    def paste(self, box: Rect, where: Mask, rgb: Rgb) -> None:
+    def _clear_in(self, box: Rect) -> Mask | None:
+        if self._has_alpha:
+            return np.asarray(self._planes[box.slices][..., -1] == 0)
+        return _of_box(self._clear, box)
+
+    def paste(self, box: Rect, where: Mask, rgb: Rgb, share: Share | None = None) -> None:
         low, high = self._ranges[box]
         where = _filled(where, self._clear, self._reopen, box)
         colour = (_grey(rgb[where])[:, np.newaxis] if self._colours == 1 else rgb[where]).astype(np.uint32)
         values = (low + (colour * (high - low) + 127) // 255).astype(np.uint16)
+        part = self._planes[box.slices]
+        if share is not None:
+            values = _mixed(
+                part[where, : self._colours], values, _share_of(share, where, self._clear_in(box))
+            )
         if self._key is not None and not self._has_alpha:
             values[(values == np.asarray(self._key)).all(axis=1), -1] ^= 1
-        part = self._planes[box.slices]
         part[where, : self._colours] = values
         if self._reopen is not None and self._has_alpha:
             part[where & self._reopen[box.slices], -1] = 65_535
@@ -181,6 +206,22 @@ def _filled(where: Mask, clear: Mask | None, reopen: Mask | None, box: Rect) -> 
     return where & ~stays
 
 
+def _share_of(share: Share, where: Mask, clear: Mask | None) -> Share:
+    """Return the fill's share of the chosen pixels (n,); what has no colour is not mixed with one."""
+    chosen: Share = share[where]
+    if clear is not None:
+        chosen[clear[where]] = ALL_FILL
+    return chosen
+
+
+def _mixed(before: NDArray[_Sample], fill: NDArray[_Sample], share: Share) -> NDArray[_Sample]:
+    """Mix samples (n, channels) where not all is to be fill, which is in few places."""
+    result = fill.copy()
+    some = share < ALL_FILL
+    result[some] = blended(before[some], fill[some], share[some])
+    return result
+
+
 def _stretch(samples: NDArray[np.uint16]) -> tuple[int, int]:
     """Return the least and the greatest of some samples, the second beyond the first."""
     low = int(samples.min())
@@ -198,8 +239,10 @@ class _InkCanvas:
     def rgb(self, box: Rect, hole: Mask) -> Rgb:  # noqa: ARG002 - there is no alpha to hide under
         return self._conversion.to_rgb(self._inks[box.slices])
 
-    def paste(self, box: Rect, where: Mask, rgb: Rgb) -> None:
-        self._inks[box.slices][where] = self._conversion.from_rgb(rgb[where][np.newaxis])[0]
+    def paste(self, box: Rect, where: Mask, rgb: Rgb, share: Share | None = None) -> None:
+        part = self._inks[box.slices]
+        inks = self._conversion.from_rgb(rgb[where][np.newaxis])[0]
+        part[where] = inks if share is None else _mixed(part[where], inks, share[where])
 
     def finish(self) -> Filled:
         return Filled(self._inks, self._hole)
@@ -239,7 +282,7 @@ class _PaletteCanvas:
         rgb[clear] = mean_colour(rgb[~clear & ~hole])
         return rgb
 
-    def paste(self, box: Rect, where: Mask, rgb: Rgb) -> None:
+    def paste(self, box: Rect, where: Mask, rgb: Rgb, share: Share | None = None) -> None:  # noqa: ARG002 - see above
         colour = rgb[where]
         self._rgb[box.slices][where] = _grey(colour)[:, np.newaxis] if self._is_grey else colour
 

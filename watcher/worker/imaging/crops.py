@@ -6,7 +6,8 @@ context. Rules of this module:
 - A box lies inside the picture (it is shifted inward at borders), its sides are multiples of 8 and at least
   64; where the picture itself is smaller, the crop is padded by reflection, and padding is never hole.
 - The margin is max(64 px, the hole's thickness): thickness is a component's area over its longer side. It
-  shrinks, down to a quarter of that and never below 64 px, before a box may exceed the budget.
+  shrinks, down to a quarter of that and never below 64 px, before a box may exceed the budget. What the
+  picture's edge takes of it on one side is added on the open side: a hole at the border sees as much as any.
 - Boxes are merged while that wastes little, and until at most `MAX_CROPS` are left: 300 specks are a few
   crops. Boxes that touch and are too large together stay apart; the second sees the first one's fill.
 - Components that are large but thin (a wire across a photo) are cut into cells at native scale.
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
 MULTIPLE = 8
 MIN_SIDE = 64
 MIN_MARGIN = 64
+MARGIN_SHARE = 1.0
+"""Of a hole's thickness. Both were measured with `patchmatch` (docs/QUALITY.md): much less is worse in
+texture, more costs time and is no better."""
 MAX_CROPS = 16
 MIN_BUDGET = 256 * 256
 """Below this a hole and 64 px of context on each side do not fit: smaller budgets are raised to it."""
@@ -253,7 +257,7 @@ class _Planner:
 
 
 def _margin(blob: _Blob) -> int:
-    return max(MIN_MARGIN, blob.thickness)
+    return max(MIN_MARGIN, round(MARGIN_SHARE * blob.thickness))
 
 
 def _padded(side: int) -> int:
@@ -261,8 +265,8 @@ def _padded(side: int) -> int:
 
 
 def _span(start: int, stop: int, limit: int) -> tuple[int, int]:
-    """Bring an interval inside 0..limit, its length a multiple of 8 and at least 64 if that fits."""
-    start, stop = max(0, start), min(limit, stop)
+    """Shift an interval into 0..limit, its length a multiple of 8 and at least 64 if that fits."""
+    start, stop = max(0, start - max(0, stop - limit)), min(limit, stop + max(0, -start))
     wanted = _padded(stop - start)
     if wanted > limit:
         return 0, limit
@@ -360,10 +364,12 @@ def _extents(
     rects: NDArray[np.int64], thickness: NDArray[np.int64], shape: tuple[int, ...]
 ) -> NDArray[np.int64]:
     """Return the pixels of each rectangle's box with its margin."""
-    margin = np.maximum(thickness, MIN_MARGIN)
-    rows = np.minimum(rects[:, 2] + margin, shape[0]) - np.maximum(rects[:, 0] - margin, 0)
-    columns = np.minimum(rects[:, 3] + margin, shape[1]) - np.maximum(rects[:, 1] - margin, 0)
-    extents: NDArray[np.int64] = rows * columns
+    margin = np.maximum((MARGIN_SHARE * thickness).round().astype(np.int64), MIN_MARGIN)[:, np.newaxis]
+    limit = np.array(shape[:2], np.int64)
+    first, last = rects[:, :2] - margin, rects[:, 2:] + margin
+    start = np.maximum(0, first - np.maximum(0, last - limit))
+    stop = np.minimum(limit, last + np.maximum(0, -first))
+    extents: NDArray[np.int64] = (stop - start).prod(axis=1)
     return extents
 
 
@@ -392,10 +398,8 @@ def cut(rgb: NDArray[np.uint8], hole: NDArray[np.bool_], plan: CropPlan) -> Crop
     """
     size = (plan.width, plan.height)
     if plan.scale < 1:
-        # Any hole in a pixel's area makes it hole: what was marked never mixes into what the model trusts.
         coarse = cv2.resize(rgb, size, interpolation=cv2.INTER_AREA).astype(np.uint8, copy=False)
-        marked = cv2.resize(hole.astype(np.float32), size, interpolation=cv2.INTER_AREA) > 0
-        return Crop(coarse, marked)
+        return Crop(coarse, _touched(_touched(hole, plan.height, 0), plan.width, 1))
     below, right = plan.height - rgb.shape[0], plan.width - rgb.shape[1]
     if not below and not right:
         return Crop(rgb.copy(order="C"), hole.copy(order="C"))
@@ -405,6 +409,25 @@ def cut(rgb: NDArray[np.uint8], hole: NDArray[np.bool_], plan: CropPlan) -> Crop
     pixels = np.pad(clean, ((0, below), (0, right), (0, 0)), mode="symmetric")
     pixels[: rgb.shape[0], : rgb.shape[1]] = rgb
     return Crop(pixels, np.pad(hole, ((0, below), (0, right))))
+
+
+def _touched(hole: NDArray[np.bool_], length: int, axis: int) -> NDArray[np.bool_]:
+    """Scale a mask along one axis; any hole in a pixel's area makes it hole.
+
+    So what was marked never mixes into what the model trusts. A box may be as large as the picture: this
+    scales no floats.
+    """
+    full = hole.shape[axis]
+    edges = np.arange(length + 1) * full
+    starts, stops = edges[:-1] // length, -(-edges[1:] // length)
+    if length > full:  # a strip thinner than the least side: the colours between two pixels are of both
+        return np.asarray(
+            hole.take(np.maximum(starts - 1, 0), axis) | hole.take(np.minimum(stops, full - 1), axis)
+        )
+    # Pairs of bounds: every second result is a pixel's own, those between are of nothing.
+    bounds = np.stack([starts, stops], axis=1).ravel()[:-1]
+    touched = np.logical_or.reduceat(hole, bounds, axis=axis)
+    return np.asarray(touched[::2] if axis == 0 else touched[:, ::2])
 
 
 def uncut(filled: NDArray[np.uint8], plan: CropPlan) -> NDArray[np.uint8]:

@@ -1,10 +1,10 @@
 """Which pixels are to be filled: mask files, erased alpha, and how far they grow.
 
 Rules of this module:
-- A mask is white (>= 128) where the picture is to be filled, whatever its mode; a mask that says nothing in
-  its colours is read from its alpha.
+- A mask is white (>= 128) where the picture is to be filled, whatever its mode (or black, where the recipe
+  says that its masks are inverted); a mask that says nothing in its colours is read from its alpha.
 - A mask is drawn on what the person saw: it is turned into stored orientation before anything else.
-- It fits the picture exactly, or has its aspect to one pixel and is scaled; anything else is refused.
+- It fits the picture exactly, or has its shape (`shapes`) and is scaled; anything else is refused.
 - Growing is by a true disc (Euclidean distance <= radius), so that it is the same in every direction.
 """
 
@@ -17,10 +17,10 @@ import cv2
 import numpy as np
 
 from watcher.worker.imaging.decode import load_pixels, open_picture
-from watcher.worker.imaging.inks import InkConversion
 from watcher.worker.imaging.orientation import to_stored, to_viewed
-from watcher.worker.imaging.picture import DEEP_MODES
 from watcher.worker.imaging.refusals import IncompleteError, RefusedError
+from watcher.worker.imaging.rgb import rgb_of
+from watcher.worker.imaging.shapes import is_same_shape
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -54,13 +54,14 @@ class MaskFile:
     note: str | None = None
 
 
-def read_mask(data: bytes, picture: Picture, *, max_pixels: int) -> MaskFile:
+def read_mask(data: bytes, picture: Picture, *, max_pixels: int, invert: bool = False) -> MaskFile:
     """Decode a mask file for a picture.
 
     Args:
         data: the mask file's bytes.
         picture: the opened picture.
         max_pixels: limit for the mask itself.
+        invert: the mask is black where something is to go.
 
     Raises:
         IncompleteError: the mask file has no end yet.
@@ -69,7 +70,7 @@ def read_mask(data: bytes, picture: Picture, *, max_pixels: int) -> MaskFile:
     try:
         opened = open_picture(data, max_pixels=max_pixels)
         opened.check_whole()
-        viewed = to_viewed(white_of(opened), opened.orientation)
+        pixels = load_pixels(opened)
     except IncompleteError as error:
         raise IncompleteError(f"the mask is not complete: {error.reason}") from error
     except RefusedError as refusal:
@@ -78,47 +79,46 @@ def read_mask(data: bytes, picture: Picture, *, max_pixels: int) -> MaskFile:
             f"the mask cannot be used: {refusal.reason}",
             "save the mask as a black and white PNG of the picture's size",
         ) from refusal
+    viewed = to_viewed(marked_in(opened, pixels, invert=invert), opened.orientation)
     fitted = fit_mask(viewed, picture.viewed_size)
     note = None
-    if fitted.shape != viewed.shape:
+    if not viewed.any():
+        note = _note_of_emptiness(opened, pixels, invert=invert)
+    elif fitted.shape != viewed.shape:
         note = f"the mask was scaled from {viewed.shape[1]}x{viewed.shape[0]} to the picture's size"
     return MaskFile(np.ascontiguousarray(to_stored(fitted, picture.orientation)), note)
 
 
-def white_of(mask: Picture) -> Mask:
-    """Return where an opened mask picture is marked, in its own stored orientation.
+def _note_of_emptiness(mask: Picture, pixels: Pixels, *, invert: bool) -> str:
+    luminance = _luminance(mask, pixels)
+    if invert:
+        return f"its darkest pixel is {luminance.min()} of 255, and below {THRESHOLD} counts as marked"
+    return f"its brightest pixel is {luminance.max()} of 255, and from {THRESHOLD} on counts as marked"
+
+
+def marked_in(mask: Picture, pixels: Pixels, *, invert: bool = False) -> Mask:
+    """Return where a decoded mask picture is marked, in its own stored orientation.
 
     Colours count as luminance (ITU-R BT.601). Where the mask has transparent parts, a pixel is marked if it
     is white and visible; if no pixel is, the strokes were drawn in another colour on nothing, and every
-    visible pixel is marked.
+    visible pixel is marked. Inverted, black stands for white, and nothing for something.
     """
-    pixels = load_pixels(mask)
     alpha = mask.alpha(pixels)
-    white = _luminance(mask, pixels) >= THRESHOLD
+    white = (_luminance(mask, pixels) >= THRESHOLD) ^ invert
     if alpha is None or alpha.min() == 255:  # noqa: PLR2004 - opaque everywhere
         return white
     visible = alpha >= THRESHOLD
     drawn = white & visible
-    return drawn if drawn.any() else visible
+    return drawn if drawn.any() else visible ^ invert
 
 
 def _luminance(mask: Picture, pixels: Pixels) -> NDArray[np.uint8]:
-    if mask.mode == "1":
-        return pixels.astype(np.uint8) * np.uint8(255)
-    if mask.mode == "P":
-        return np.asarray(mask.image.convert("RGB").convert("L"))
-    if mask.mode == "CMYK":
-        return _grey(InkConversion(mask.icc_profile).to_rgb(pixels.astype(np.uint8, copy=False)))
-    if mask.mode in DEEP_MODES:
-        pixels = (pixels.astype(np.uint16, copy=False) >> 8).astype(np.uint8)
-    plain = pixels.reshape(*pixels.shape[:2], -1)
-    return _grey(plain[..., :3]) if plain.shape[2] >= 3 else plain[..., 0].astype(np.uint8, copy=False)  # noqa: PLR2004 - R, G, B
-
-
-def _grey(rgb: NDArray[np.generic]) -> NDArray[np.uint8]:
-    grey: NDArray[np.uint8] = cv2.cvtColor(
-        np.ascontiguousarray(rgb.astype(np.uint8, copy=False)), cv2.COLOR_RGB2GRAY
-    ).astype(np.uint8, copy=False)
+    rgb = rgb_of(mask, pixels)
+    if rgb.strides[-1] == 0:  # one plane, shown three times
+        return rgb[..., 0]
+    grey: NDArray[np.uint8] = cv2.cvtColor(np.ascontiguousarray(rgb), cv2.COLOR_RGB2GRAY).astype(
+        np.uint8, copy=False
+    )
     return grey
 
 
@@ -136,11 +136,8 @@ def fit_mask(mask: Mask, size: tuple[int, int]) -> Mask:
     mask_height, mask_width = mask.shape
     if (mask_width, mask_height) == (width, height):
         return mask
-    same_aspect = min(
-        abs(mask_height - height * mask_width / width), abs(mask_width - width * mask_height / height)
-    )
     scale = max(width / mask_width, mask_width / width)
-    if same_aspect > 1 or scale > _MAX_SCALE:
+    if not is_same_shape((mask_width, mask_height), size) or scale > _MAX_SCALE:
         raise RefusedError(
             "mask_mismatch",
             f"the mask is {mask_width}x{mask_height} and the picture is {width}x{height} as it is seen",
@@ -186,11 +183,19 @@ def grown(mask: Mask, radius_px: int) -> Mask:
 
 
 def grow(mask: Mask, grow_px: int | None) -> Mask:
+    """Return a mask grown as the recipe says: `grow_and_tell`, without the radius."""
+    return grow_and_tell(mask, grow_px)[0]
+
+
+def grow_and_tell(mask: Mask, grow_px: int | None) -> tuple[Mask, int]:
     """Grow a mask as the recipe says, and refuse one that leaves nothing to fill from.
 
     Args:
         mask: bool, (height, width), not empty.
         grow_px: None for the default, which gives way on pictures that are too small for it.
+
+    Returns:
+        The grown mask, and by how many pixels it was grown.
 
     Raises:
         RefusedError: `mask_covers_all`, above `COVERED_LIMIT`.
@@ -205,10 +210,11 @@ def grow(mask: Mask, grow_px: int | None) -> Mask:
     if covered > COVERED_LIMIT:
         raise RefusedError(
             "mask_covers_all",
-            f"the mask covers {covered:.0%} of the picture and leaves nothing to fill from",
-            "mark only what is to go: white is filled, black stays (is the mask inverted?)",
+            f"the mark covers {covered:.0%} of the picture and leaves nothing to fill from",
+            "mark only what is to go; in a mask white is filled and black stays (is it inverted? "
+            "`invert = true` in the recipe says so)",
         )
-    return result
+    return result, radius
 
 
 def note_of_inversion(mask: Mask) -> str | None:
@@ -216,7 +222,10 @@ def note_of_inversion(mask: Mask) -> str | None:
     covered = float(mask.mean())
     if covered <= MOSTLY_WHITE:
         return None
-    return f"the mask covers {covered:.0%} of the picture: white is what goes (is the mask inverted?)"
+    return (
+        f"the mask covers {covered:.0%} of the picture: white is what goes (is it inverted? `invert = true` "
+        "in the recipe says so)"
+    )
 
 
 def erased(picture: Picture, pixels: Pixels) -> Mask | None:

@@ -31,6 +31,25 @@ def to_viewed(stored: NDArray[_T], orientation: int) -> NDArray[_T]:
     return turned
 
 
+def viewed_box(
+    box: tuple[int, int, int, int], orientation: int, stored_size: tuple[int, int]
+) -> tuple[int, int, int, int]:
+    """Return where a box of the stored picture is seen.
+
+    Args:
+        box: left, top, right and bottom, the last two exclusive.
+        orientation: 1 to 8.
+        stored_size: width and height as stored.
+    """
+    left, top, right, bottom = box
+    width, height = stored_size
+    if orientation in {2, 3, 7, 8}:  # mirrored along the rows
+        left, right = width - right, width - left
+    if orientation in {3, 4, 6, 7}:  # and along the columns
+        top, bottom = height - bottom, height - top
+    return (top, left, bottom, right) if orientation in {5, 6, 7, 8} else (left, top, right, bottom)
+
+
 def to_stored(viewed: NDArray[_T], orientation: int) -> NDArray[_T]:
     """Turn an array from viewed to stored orientation; the inverse of `to_viewed`."""
     inverse = {6: 8, 8: 6}.get(orientation, orientation)
