@@ -174,7 +174,9 @@ class Counter:
         ItemServer(engine, Limits(), reports.append, Faults()).serve("b1", item, time.monotonic_ns())
         done = reports[-1]
         if not isinstance(done, ItemDone):
-            raise SystemExit(f"{self.scene.name} was not filled: {done}")
+            raise RuntimeError(
+                f"{self.scene.name} was not filled: {done}"
+            )  # ends a pool, SystemExit does not
         result = self._folder / "filled.bmp"
         with Image.open(result) as opened:
             filled = np.asarray(opened.convert("RGB"))
@@ -262,7 +264,7 @@ def _rows(task: Task, counter: Counter) -> Iterator[Row]:
             for name, engine in engines.items():
                 filled, engine_s = counter.fill(engine, mark, task.grow_px)
                 if not np.array_equal(filled[~hole], task.scene.rgb[~hole]):
-                    raise SystemExit(f"{task.scene.name}: a pixel outside the hole changed")
+                    raise RuntimeError(f"{task.scene.name}: a pixel outside the hole changed")
                 quality = fill_metrics.measure(filled, task.scene.rgb, hole)
                 yield Row(task.scene.name, kind, repeat, name, int(np.count_nonzero(hole)), engine_s, quality)
 
