@@ -510,7 +510,7 @@ def test_the_hole_has_the_engines_colour_in_every_channel_layout(bench: Bench, n
     old = words(masks) if bits != 24 else np.zeros((H, W))
     for mask, wanted in zip(masks, FILL, strict=False):
         low = mask & -mask
-        values = ((np.asarray(found).astype(np.int64) & mask) // low)[HOLE]
+        values = ((np.asarray(found).astype(np.int64) & mask) // low)[MARK]
         assert len(np.unique(values)) == 1, mask
         assert abs(values[0] - wanted * (mask // low) / 255) <= 0.5
     rest = ~sum(masks[:3]) & ((1 << bits) - 1)

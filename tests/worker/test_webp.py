@@ -98,7 +98,7 @@ def test_lossless_stays_lossless_and_exact(
     old, new = look(before).stored, look(after).stored
     assert np.array_equal(old[~HOLE], new[~HOLE])
     assert np.array_equal(old[..., 3:], new[..., 3:])
-    visible = HOLE & (new[..., 3] > 0) if new.shape[2] == 4 else HOLE
+    visible = MARK & (new[..., 3] > 0) if new.shape[2] == 4 else MARK
     assert (new[visible][:, :3] == FILL).all()
     assert len(after) <= 1.5 * len(before)
 
