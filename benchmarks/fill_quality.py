@@ -174,9 +174,8 @@ class Counter:
         ItemServer(engine, Limits(), reports.append, Faults()).serve("b1", item, time.monotonic_ns())
         done = reports[-1]
         if not isinstance(done, ItemDone):
-            raise RuntimeError(
-                f"{self.scene.name} was not filled: {done}"
-            )  # ends a pool, SystemExit does not
+            # a pool ends with this error, and not with SystemExit
+            raise RuntimeError(f"{self.scene.name} was not filled: {done}")  # noqa: TRY004 - no type is wrong
         result = self._folder / "filled.bmp"
         with Image.open(result) as opened:
             filled = np.asarray(opened.convert("RGB"))
@@ -490,7 +489,7 @@ def sheet(scenes: Sequence[Scene], engines: Sequence[str], chosen: argparse.Name
     for number, (name, kind) in enumerate(SHEET):
         scene = by_name[name]
         with tempfile.TemporaryDirectory() as folder:
-            tiles = _tiles(Counter(scene, Path(folder)), kind, loaded, chosen.seed)
+            tiles = list(_tiles(Counter(scene, Path(folder)), kind, loaded, chosen.seed))
         for column, tile in enumerate(tiles):
             drawn.paste(tile, (column * TILE_PX, HEADER_PX + number * TILE_PX))
         pen.text(

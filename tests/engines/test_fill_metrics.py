@@ -8,8 +8,18 @@ import numpy as np
 import pytest
 
 from benchmarks import fill_metrics, known_holes
-from benchmarks.fill_quality import TEXTURES, fills_table, stand_ins, wins_table, write_page
+from benchmarks.fill_quality import (
+    OPENCV,
+    TEXTURES,
+    Task,
+    fills_table,
+    rows_of,
+    stand_ins,
+    wins_table,
+    write_page,
+)
 from benchmarks.fill_quality import Row as FillRow
+from watcher.worker.engines import patchmatch
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -86,6 +96,24 @@ def test_marks_are_the_same_each_time_and_other_ones_at_other_places(
     assert not np.array_equal(mark, known_holes.mark(scene, kind, repeat=1))
     assert not np.array_equal(mark, known_holes.mark(scene, kind, seed=1))
     assert 0.0005 < mark.mean() < 0.12
+
+
+def test_fills_are_measured_behind_the_front_door(
+    scenes: dict[str, known_holes.Scene], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cv2.setNumThreads", lambda _count: None)  # this process is not a benchmark's
+    scene = known_holes.Scene("gravel", scenes["gravel"].rgb[:224, :224], shown=True)
+    engines = (*OPENCV, "patchmatch")
+    settings = (("patchmatch", "MIN_MARGIN_PX", 32),)
+    rows = rows_of(Task(scene, ("small blob", "hairline"), engines, repeats=1, seed=0, settings=settings))
+    assert [(row.kind, row.engine) for row in rows] == [
+        (kind, engine) for kind in ("small blob", "hairline") for engine in engines
+    ]
+    for telea, navier_stokes, copied in (rows[:3], rows[3:]):
+        assert copied.quality.texture < min(telea.quality.texture, navier_stokes.quality.texture)
+        assert copied.hole_px == telea.hole_px > 0
+        assert copied.engine_s > 0
+    assert patchmatch.MIN_MARGIN_PX == 64
 
 
 def test_tables_say_medians_and_who_won() -> None:

@@ -24,6 +24,7 @@ from watcher.worker.engines.protocol import (
     EngineUnavailableError,
     FillError,
 )
+from watcher.worker.filling import fill_within_memory
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -200,16 +201,27 @@ def test_weights_that_give_nonsense_at_once_are_refused_at_warm_up(
 
 
 @pytest.mark.kind("PB13")
-def test_a_black_patch_in_a_bright_picture_is_refused(engine_of: Callable[..., LamaEngine]) -> None:
-    with pytest.raises(FillError, match="one colour"):
-        engine_of(Black()).fill([flat_crop(220)])
+@pytest.mark.parametrize(
+    ("module", "crop", "reason"),
+    [(Black, flat_crop(220), "black all over"), (NotANumberOnBright, flat_crop(250), "not numbers")],
+    ids=["black", "not numbers"],
+)
+def test_nonsense_is_asked_for_twice_and_then_refused(
+    engine_of: Callable[..., LamaEngine], module: type[nn.Module], crop: Crop, reason: str
+) -> None:
+    told: list[tuple[int | None, int]] = []
+    with pytest.raises(FillError, match=rf"{reason}.*\(twice\)"):
+        fill_within_memory(
+            engine_of(module()), [flat_crop(100), crop], lambda over, begins: told.append((over, begins))
+        )
+    assert told[-1] == (None, 1), "the second try is told"
 
 
 def test_plain_white_on_white_paper_is_a_good_fill(engine_of: Callable[..., LamaEngine]) -> None:
     paper = flat_crop(255)
     paper.pixels[10:20, 10:100] = 0
     engine = engine_of(White(), warm=False)
-    (filled,) = engine.fill([paper])
+    (filled,) = fill_within_memory(engine, [paper], lambda _over, _begins: None)
     assert (filled[paper.hole] == 255).all()
 
 

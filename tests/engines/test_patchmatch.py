@@ -173,6 +173,7 @@ def test_a_hole_at_the_edge_sees_as_much_as_any(
     assert calls.boxes == [(148, 148)]
 
 
+@pytest.mark.kind("PB8")
 def test_hundreds_of_specks_cost_no_more_than_the_crop(
     engine: PatchmatchEngine, calls: CountingPatchmatch, texture: Texture
 ) -> None:

@@ -36,6 +36,7 @@ from watcher.wire import (
 from watcher.worker.engines.protocol import LoadSegments
 from watcher.worker.faults import VARIABLE, Faults
 from watcher.worker.items import ItemServer
+from watcher.worker.plausibility import nonsense_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -122,6 +123,10 @@ class FlatEngine:
         return DeviceFacts(configured="cpu", available=("cpu",), actual="cpu")
 
 
+def _believed(_filled: NDArray[np.uint8], _crop: Crop) -> None:
+    """No fill is nonsense."""
+
+
 @dataclass
 class Bench:
     """An item server in this process, with the engine above."""
@@ -131,8 +136,9 @@ class Bench:
     limits: Limits = field(default_factory=Limits)
     reports: list[FromWorker] = field(default_factory=list)
     faults: Faults = field(default_factory=Faults)
-    judge: Judge = lambda _filled, _crop: None
-    """None is asked: a fill of one colour is what the engine above is for."""
+    judge: Judge | None = None
+    """None: the worker's own for an engine of the worker, nobody for the one above, which is there to give
+    one colour: what the worker's own refuses."""
 
     def item(self, source: Path, mask: Path | None = None, **changes: Any) -> Item:
         """An item; changes are fields of it, or of its marking."""
@@ -159,7 +165,9 @@ class Bench:
 
     def serve_item(self, item: Item) -> FromWorker:
         self.reports.clear()
-        server = ItemServer(self.engine, self.limits, self.reports.append, self.faults, self.judge)
+        engine: object = self.engine
+        judge = self.judge or (_believed if isinstance(engine, FlatEngine) else nonsense_in)
+        server = ItemServer(self.engine, self.limits, self.reports.append, self.faults, judge)
         server.serve("b1", item, time.monotonic_ns())
         return self.reports[-1]
 

@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from PIL import Image
 
-from tests.worker.bench import photo, rectangle
+from tests.worker.bench import FILL, FlatEngine, photo, rectangle, save_mask
+from tests.worker.steps import step_at
+from watcher.wire import EngineChoice
+from watcher.worker.engines.patchmatch import PatchmatchEngine
 from watcher.worker.engines.protocol import Crop
 from watcher.worker.imaging.blending import ALL_FILL, blended, fill_share, levelled
 from watcher.worker.imaging.crops import Rect
 from watcher.worker.imaging.masks import grown
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from numpy.typing import NDArray
+
+    from tests.worker.bench import Bench
 
 SIDE = 160
 WHOLE = Rect(0, 0, SIDE, SIDE)
@@ -97,3 +107,163 @@ def test_a_real_edge_along_the_border_stays() -> None:
 def test_what_fits_is_left_alone() -> None:
     grey = np.full((SIDE, SIDE, 3), 90, np.uint8)
     assert levelled(Crop(grey, MARK), grey) is grey
+
+
+# --- through the front door --------------------------------------------------------------------------------
+
+SAMPLES = Path(__file__).parents[2] / "sample_inbox"
+
+
+@dataclass
+class OffTone(FlatEngine):
+    """Gives back a picture that it knows, brighter or darker all over."""
+
+    truth: NDArray[np.uint8] | None = None
+    offset: tuple[int, int, int] = (0, 0, 0)
+
+    def fill(
+        self, crops: Sequence[Crop], *, progress: Callable[[int], None] | None = None
+    ) -> list[NDArray[np.uint8]]:
+        super().fill(crops, progress=progress)
+        assert self.truth is not None
+        assert [crop.pixels.shape for crop in crops] == [self.truth.shape], "the crop is all of the picture"
+        return [np.clip(self.truth.astype(int) + self.offset, 0, 255).astype(np.uint8)]
+
+
+@pytest.mark.kind("PB5")
+@pytest.mark.parametrize(
+    "offset", [(-12, -12, -12), (10, 10, 10), (9, -8, 4)], ids=["dark", "bright", "tinted"]
+)
+def test_a_fill_of_another_tone_does_not_show_in_a_picture(
+    bench: Bench, offset: tuple[int, int, int]
+) -> None:
+    with Image.open(SAMPLES / "rocket.jpg") as image:
+        truth = np.asarray(image.convert("RGB"))[:240, :240]
+    source, mark = bench.folder / "a.png", rectangle(240, 240, (40, 60, 180, 180))
+    painted = truth.copy()
+    painted[mark] = (255, 0, 255)
+    Image.fromarray(painted).save(source)
+    bench.engine = OffTone(truth=truth, offset=offset)
+    _, staged = bench.done(source, save_mask(bench.folder / "a.png.mask.png", mark))
+    with Image.open(staged) as image:
+        after = np.asarray(image)
+    hole = grown(mark, 4)
+    hard = truth.copy()
+    hard[hole] = np.clip(truth[hole].astype(int) + offset, 0, 255)
+    plain, worse, better = (step_at(pixels, hole).border for pixels in (truth, hard, after))
+    assert worse > plain + 6
+    assert better < plain + 2
+    assert np.array_equal(after[~hole], truth[~hole])
+
+
+@pytest.mark.kind("PB5")
+@pytest.mark.parametrize(
+    ("name", "box"),
+    [
+        ("cat.jpg", (60, 60, 110, 100)),
+        ("coffee.jpg", (250, 30, 330, 70)),
+        ("gravel.webp", (200, 200, 290, 260)),
+        ("rocket.jpg", (40, 40, 120, 110)),
+    ],
+)
+def test_patchmatch_leaves_no_step(bench: Bench, name: str, box: tuple[int, int, int, int]) -> None:
+    engine = PatchmatchEngine(EngineChoice(name="patchmatch", device="cpu"))
+    engine.load()
+    bench.engine = engine  # type: ignore[assignment] # the bench's own is made to be watched
+    with Image.open(SAMPLES / name) as image:
+        pixels = np.asarray(image.convert("RGB"))
+    mark = rectangle(pixels.shape[1], pixels.shape[0], box)
+    source = bench.folder / "a.png"
+    Image.fromarray(np.where(mark[..., np.newaxis], np.uint8(0), pixels)).save(source)
+    _, staged = bench.done(source, save_mask(bench.folder / "a.png.mask.png", mark))
+    with Image.open(staged) as image:
+        assert step_at(np.asarray(image), grown(mark, 4)).excess < 3
+
+
+# --- what is no colour is mixed with none ------------------------------------------------------------------
+
+W, H = 80, 60
+SPOT = rectangle(W, H, (30, 20, 50, 40))
+SPOT_HOLE = grown(SPOT, 6)
+RIM = SPOT_HOLE & ~SPOT
+PIXELS = photo(W, H)
+
+
+def served(bench: Bench, image: Image.Image, container: str, **options: Any) -> NDArray[Any]:
+    source = bench.folder / f"a.{container.lower()}"
+    image.save(source, container, **options)
+    _, staged = bench.done(source, save_mask(bench.folder / "mask.png", SPOT), grow_px=6)
+    with Image.open(staged) as after:
+        return np.asarray(after)
+
+
+def between(before: NDArray[Any], after: NDArray[Any], fill: NDArray[Any]) -> NDArray[np.bool_]:
+    low, high = np.minimum(before, fill), np.maximum(before, fill)
+    return np.asarray((low <= after) & (after <= high))
+
+
+@pytest.mark.parametrize("mode", ["L", "RGB", "RGBA", "LA", "I;16", "CMYK"])
+def test_every_depth_and_colour_is_mixed_in_its_own_samples(bench: Bench, mode: str) -> None:
+    if mode == "I;16":
+        image = Image.fromarray((PIXELS[..., 0].astype(np.uint16) << 8) + PIXELS[..., 1])
+    else:
+        image = Image.fromarray(PIXELS).convert(mode)
+    before = np.asarray(image).astype(int)
+    after = served(bench, image, "TIFF" if mode == "CMYK" else "PNG").astype(int)
+    assert np.array_equal(before[~SPOT_HOLE], after[~SPOT_HOLE])
+    fills = np.unique(after[SPOT].reshape(int(SPOT.sum()), -1), axis=0)
+    assert len(fills) == 1, "what was marked is all fill"
+    wide = (before[RIM].reshape(int(RIM.sum()), -1), after[RIM].reshape(int(RIM.sum()), -1))
+    assert between(*wide, fills[0]).all()
+    mixed = (wide[1] != fills[0]).any(axis=1) & (wide[1] != wide[0]).any(axis=1)
+    assert 0.3 < mixed.mean() < 0.8, "about the outer half"
+
+
+def test_under_full_transparency_nothing_is_mixed_in_and_alpha_stays(bench: Bench) -> None:
+    clear = np.arange(W) >= 52  # a part of the rim
+    alpha = np.where(clear, 0, 255).astype(np.uint8)[np.newaxis].repeat(H, axis=0)
+    hidden = PIXELS.copy()
+    hidden[:, clear] = (1, 254, 3)
+    after = served(bench, Image.fromarray(np.dstack([hidden, alpha])), "PNG")
+    assert np.array_equal(after[..., 3], alpha)
+    assert (after[RIM & (alpha == 0)][:, :3] == FILL).all()
+    assert (after[RIM & (alpha > 0)][:, :3] != FILL).any()
+
+
+def test_erased_pixels_come_back_opaque_and_of_the_fill_alone(bench: Bench) -> None:
+    hidden = PIXELS.copy()
+    hidden[SPOT] = (1, 254, 3)
+    alpha = np.where(SPOT, 0, 255).astype(np.uint8)
+    source = bench.folder / "a.png"
+    Image.fromarray(np.dstack([hidden, alpha])).save(source)
+    _, staged = bench.done(source, sources=("alpha",), grow_px=6)
+    with Image.open(staged) as image:
+        after = np.asarray(image)
+    assert (after[..., 3] == 255).all()
+    assert (after[SPOT][:, :3] == FILL).all()
+    assert between(PIXELS[RIM], after[RIM][:, :3], np.array(FILL)).all()
+    assert (after[RIM][:, :3] != FILL).any()
+
+
+def test_the_colour_that_means_transparent_is_neither_mixed_in_nor_made(bench: Bench) -> None:
+    key = (100, 100, 100)
+    pixels = np.full((H, W, 3), (0, 140, 180), np.uint8)  # half way to the fill lies the key
+    pixels[:, 52:] = key
+    after = served(bench, Image.fromarray(pixels), "PNG", transparency=key)
+    was_key = (pixels == key).all(axis=2)
+    assert np.array_equal((after == key).all(axis=2), was_key)
+    assert between(pixels[RIM & ~was_key], after[RIM & ~was_key], np.array(FILL)).mean() > 0.99
+
+
+@pytest.mark.parametrize("mode", ["1", "P"])
+def test_where_there_is_nothing_between_two_colours_nothing_is_mixed(bench: Bench, mode: str) -> None:
+    image = Image.fromarray(PIXELS)
+    image = image.convert("1") if mode == "1" else image.quantize(32)
+    before = np.asarray(image.convert("RGB"))
+    source = bench.folder / "a.png"
+    image.save(source)
+    _, staged = bench.done(source, save_mask(bench.folder / "mask.png", SPOT), grow_px=6)
+    with Image.open(staged) as opened:
+        after = np.asarray(opened.convert("RGB"))
+    assert len(np.unique(after[SPOT_HOLE], axis=0)) == 1
+    assert np.array_equal(before[~SPOT_HOLE], after[~SPOT_HOLE])

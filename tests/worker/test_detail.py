@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,12 +11,17 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tests.worker.bench import rectangle
+from tests.worker.bench import FlatEngine, photo, rectangle, save_mask
+from watcher.wire import Limits
 from watcher.worker.engines.protocol import Crop
 from watcher.worker.imaging.detail import enlarged
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from numpy.typing import NDArray
+
+    from tests.worker.bench import Bench
 
     Rgb = NDArray[np.uint8]
 
@@ -84,3 +90,105 @@ def test_a_flat_picture_stays_flat() -> None:
     hole = rectangle(400, 400, (100, 100, 300, 300))
     crop = coarse(picture, hole, 0.4)
     assert np.abs(enlarged(picture, crop, crop.pixels).rgb.astype(int) - picture).max() <= 1
+
+
+def test_detail_beside_an_edge_is_no_stronger_than_the_pictures_own_there() -> None:
+    """Strong detail that is put down a little beside its edge is a ghost in what is flat."""
+    random = np.random.default_rng(2)
+    picture = np.full((480, 480, 3), 60, np.uint8) + random.integers(0, 3, (480, 480, 1), np.uint8)
+    for _ in range(60):  # bars of any place and angle: hardly any block has its equal
+        at, turn = random.integers(0, 480, 2).tolist(), random.uniform(0, np.pi)
+        end = (int(at[0] + 60 * np.cos(turn)), int(at[1] + 60 * np.sin(turn)))
+        cv2.line(picture, tuple(at), end, (240, 240, 240), 5)
+    hole = rectangle(480, 480, (140, 140, 340, 340))
+    crop = coarse(picture, hole, 0.25)
+    far = cv2.dilate((picture[..., 0] > 100).astype(np.uint8), np.ones((33, 33), np.uint8)) == 0
+    assert np.count_nonzero(far & hole) > 2000
+    result = enlarged(picture, crop, crop.pixels).rgb
+    assert np.abs(result[far & hole].astype(int) - 61).max() <= 4
+
+
+@pytest.mark.parametrize(
+    ("box", "scale"),
+    [
+        ((0, 0, 200, 180), (0.21, 0.5)),
+        ((311, 307, 512, 512), (0.5, 0.21)),
+        ((0, 200, 512, 300), (0.97, 0.93)),
+        ((100, 0, 400, 512), (0.3, 0.3)),
+    ],
+    ids=["corner", "other corner", "bar", "upright bar"],
+)
+def test_a_hole_may_lie_anywhere_and_be_scaled_by_any_factor(
+    box: tuple[int, int, int, int], scale: tuple[float, float]
+) -> None:
+    picture = texture("gravel.webp")[:512, :512]
+    hole = rectangle(512, 512, box)
+    size = (round(512 * scale[0]), round(512 * scale[1]))
+    small = np.asarray(cv2.resize(picture, size, interpolation=cv2.INTER_AREA), np.uint8)
+    touched = cv2.resize(hole.astype(np.float32), size, interpolation=cv2.INTER_AREA) > 0
+    fine = enlarged(picture, Crop(small, np.asarray(touched)), small)
+    blurred = np.asarray(cv2.resize(small, (512, 512), interpolation=cv2.INTER_CUBIC), np.uint8)
+    assert fine.is_detailed
+    inner = cv2.erode(hole.astype(np.uint8), np.ones((9, 9), np.uint8), borderValue=1) > 0
+    truth, plain, result = (roughness(pixels, inner) for pixels in (picture, blurred, fine.rgb))
+    assert abs(truth - result) < 0.6 * (truth - plain) + 1
+
+
+def test_where_hardly_anything_is_known_nothing_is_added_and_it_is_said() -> None:
+    picture = texture("grass.png")[:256, :256]
+    hole = np.ones((256, 256), np.bool_)
+    hole[:, :14] = False
+    crop = coarse(picture, hole, 0.5)
+    fine = enlarged(picture, crop, crop.pixels)
+    assert not fine.is_detailed
+    assert np.array_equal(fine.rgb, cv2.resize(crop.pixels, (256, 256), interpolation=cv2.INTER_CUBIC))
+
+
+def test_memory_is_a_few_bytes_a_pixel() -> None:
+    height, width = 2400, 3200
+    picture = np.kron(photo(100, 75), np.ones((32, 32, 1), np.uint8))
+    hole = rectangle(width, height, (400, 400, 2800, 2000))
+    crop = Crop(np.asarray(cv2.resize(picture, (400, 300)), np.uint8), hole[4::8, 4::8])
+    tracemalloc.start()
+    try:
+        enlarged(picture, crop, crop.pixels)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 5 * height * width + (32 << 20), "the result, a byte of limits, and what goes by the crop"
+
+
+class Copying(FlatEngine):
+    """Returns the crop as it is."""
+
+    def fill(
+        self, crops: Sequence[Crop], *, progress: Callable[[int], None] | None = None
+    ) -> list[NDArray[np.uint8]]:
+        super().fill(crops, progress=progress)
+        return [crop.pixels.copy() for crop in crops]
+
+
+@pytest.mark.kind("PB2")
+def test_a_hole_over_the_budget_comes_back_with_detail_and_the_record_says_how(bench: Bench) -> None:
+    picture = texture("gravel.webp")[:512, :512]
+    source = bench.folder / "a.png"
+    Image.fromarray(picture).save(source)
+    mark = rectangle(512, 512, (100, 100, 412, 412))
+    bench.engine, bench.limits = Copying(), Limits(crop_pixels=256 * 256)
+    done, staged = bench.done(source, save_mask(bench.folder / "a.png.mask.png", mark))
+    with Image.open(staged) as image:
+        after = np.asarray(image)
+    assert done.reason is not None
+    assert "filled coarsely, with detail from around them" in done.reason
+    assert "the coarsest at 53% of its size" in done.reason
+    assert roughness(after, mark) > 0.85 * roughness(picture, mark)
+
+
+def test_a_coarse_fill_without_surroundings_is_called_blurred(bench: Bench) -> None:
+    source = bench.folder / "a.png"
+    Image.fromarray(texture("gravel.webp")[:512, :512]).save(source)
+    mark = rectangle(512, 512, (0, 13, 512, 499))
+    bench.engine, bench.limits = Copying(), Limits(crop_pixels=256 * 256)
+    done, _ = bench.done(source, save_mask(bench.folder / "a.png.mask.png", mark), grow_px=0)
+    assert done.reason is not None
+    assert "filled coarsely, and are blurred" in done.reason

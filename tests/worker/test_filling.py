@@ -11,7 +11,7 @@ from PIL import Image
 
 from tests.worker.bench import Bench, FlatEngine, photo, rectangle, save_mask
 from watcher.wire import ItemDone, ItemFailed, ItemProgressed
-from watcher.worker.engines.protocol import Crop, DeviceMemoryError, FillError
+from watcher.worker.engines.protocol import Crop, DeviceMemoryError, FillError, NonsenseFillError
 from watcher.worker.filling import fill_within_memory
 
 if TYPE_CHECKING:
@@ -95,6 +95,102 @@ def test_what_is_no_fill_is_not_believed(
     monkeypatch.setattr(engine, "fill", lambda _crops, progress: [] if progress is None else results)
     with pytest.raises(FillError, match=reason):
         fill_within_memory(engine, crops(1), lambda _over, _begins: None)
+
+
+# --- nonsense ----------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Doubtful(FlatEngine):
+    """Good, but for some crops: those it gives in black, or raises when they are alone, so many times.
+
+    Crops are told apart by their width. Together with others nobody knows which of them it raises for.
+    """
+
+    bad: dict[int, int] = field(default_factory=dict)
+    says_so: bool = False
+    capacity: int = 99
+    asked: list[list[int]] = field(default_factory=list)
+
+    def fill(
+        self, crops: Sequence[Crop], *, progress: Callable[[int], None] | None = None
+    ) -> list[NDArray[np.uint8]]:
+        self.asked.append([crop.hole.shape[1] for crop in crops])
+        if len(crops) > self.capacity:
+            raise DeviceMemoryError("full")
+        results = []
+        for index, crop in enumerate(crops):
+            results.append(self._fill_one(crop))
+            if progress is not None:
+                progress(index)
+        return results
+
+    def _fill_one(self, crop: Crop) -> NDArray[np.uint8]:
+        width = crop.hole.shape[1]
+        if not self.bad.get(width):
+            return crop.pixels.copy()
+        self.bad[width] -= not self.says_so or len(self.asked[-1]) == 1
+        if self.says_so:
+            raise NonsenseFillError("no numbers")
+        return np.zeros_like(crop.pixels)
+
+
+def bright_crops(count: int) -> list[Crop]:
+    made = []
+    for number in range(count):
+        hole = np.zeros((64, 64 + 8 * number), np.bool_)
+        hole[20:40, 20:40] = True
+        pixels = np.random.default_rng(number).integers(120, 250, (*hole.shape, 3), np.uint8)
+        made.append(Crop(pixels, hole))
+    return made
+
+
+@pytest.mark.kind("PB13")
+@pytest.mark.parametrize("says_so", [False, True], ids=["seen", "said"])
+@pytest.mark.parametrize("bad", [[0], [3], [1, 2], [0, 1, 2, 3]], ids=str)
+@pytest.mark.parametrize("capacity", [99, 1])
+def test_nonsense_is_asked_for_again_alone_and_the_rest_is_kept(
+    bad: list[int], capacity: int, *, says_so: bool
+) -> None:
+    asked = bright_crops(4)
+    widths = [crop.hole.shape[1] for crop in asked]
+    engine = Doubtful(bad={widths[index]: 1 for index in bad}, says_so=says_so, capacity=capacity)
+    told: list[tuple[int | None, int]] = []
+    results = fill_within_memory(engine, asked, lambda over, begins: told.append((over, begins)))
+    for crop, result in zip(asked, results, strict=True):
+        assert np.array_equal(result, crop.pixels)
+    assert not any(engine.bad.values())
+    assert engine.asked[-len(bad) :] == [[widths[index]] for index in bad], "each once more, alone"
+    assert [begins for over, begins in told if over is None][-len(bad) :] == bad
+    assert len(engine.asked) <= 7 + len(bad)
+
+
+@pytest.mark.kind("PB13")
+@pytest.mark.parametrize(("says_so", "reason"), [(False, "black all over"), (True, "no numbers")])
+def test_nonsense_that_stays_is_a_failure_with_its_reason(reason: str, *, says_so: bool) -> None:
+    engine = Doubtful(bad={72: 99}, says_so=says_so)
+    with pytest.raises(FillError, match=rf"{reason}.*\(twice\)"):
+        fill_within_memory(engine, bright_crops(3), lambda _over, _begins: None)
+    assert engine.asked[-1] == [72]
+
+
+def test_each_crop_is_told_before_it_begins_whatever_was_nonsense() -> None:
+    """Somebody waits for each crop as long as that one may take."""
+    asked = bright_crops(4)
+    begun: list[int] = [0]
+    order: list[int] = []
+
+    class Watched(Doubtful):
+        def _fill_one(self, crop: Crop) -> NDArray[np.uint8]:
+            number = (crop.hole.shape[1] - 64) // 8
+            order.append(number)
+            assert begun[-1] == number, "it begins unannounced"
+            return super()._fill_one(crop)
+
+    engine = Watched(bad={72: 1, 88: 1}, says_so=True)
+    fill_within_memory(engine, asked, lambda _over, begins: begun.append(begins))
+    assert set(order) == {0, 1, 2, 3}
+    assert order[-2:] == [1, 3]
 
 
 def put(bench: Bench) -> tuple[Path, Path]:

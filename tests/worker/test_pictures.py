@@ -700,7 +700,7 @@ def test_changed_and_vanished_files_are_told_apart(bench: Bench) -> None:
         ({"sha256": "0" * 64}, "changed"),
         ({"mark_file_sha256": "0" * 64}, "changed"),
         ({"source": str(bench.folder / "gone.png")}, "vanished"),
-        ({"mark_file": str(bench.folder / "gone.png")}, "changed"),
+        ({"mark_file": str(bench.folder / "gone.png")}, "vanished"),
     ):
         report = bench.serve_item(msgspec.structs.replace(bench.item(source, mask), **changes))
         assert isinstance(report, ItemFailed)

@@ -277,10 +277,7 @@ class ItemServer:
         try:
             return read_file(path, sha256, max_bytes=self.limits.max_file_bytes, what=what)
         except RefusedError as refusal:
-            # A mark file that went away is not a picture that went away: what was dispatched has changed.
-            code: FailureCode = {"vanished": "changed", "undecodable": "mask_undecodable"}.get(
-                refusal.code, refusal.code
-            )  # type: ignore[assignment]  # a subset of the codes
+            code: FailureCode = {"undecodable": "mask_undecodable"}.get(refusal.code, refusal.code)  # type: ignore[assignment]  # a subset of the codes
             raise RefusedError(code, refusal.reason, refusal.remedy) from refusal
 
     def _unmarked(self, course: _Course, image: ImageFacts, looked_in_vain: str | None) -> FromWorker:

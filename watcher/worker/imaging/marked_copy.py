@@ -69,6 +69,7 @@ _ACTIVITIES: Final = np.digitize(np.arange(256), (4, 8, 12, 16, 24, 32, 48, 64, 
 _CLASSES: Final = 12
 _CLASS_PX: Final = 300
 """A class of activity with fewer samples borrows from its neighbours."""
+_STEPS_A_LEVEL: Final = 4
 _VARIANCES: Final = (100, 200, 400, 800, 1600, 3200)
 _SIDE_PX: Final = 11
 _BAND_ROWS: Final = 512
@@ -244,19 +245,22 @@ def _excess(one: Plane, other: Plane, side_px: int) -> Floats:
 
 def _noise(off: Floats, activity: Plane) -> Floats:
     """Return for each pixel how far pixels of its activity are off: `NOISE_QUANTILE` of a sample of them."""
-    sample, classes = off[::2, ::3].ravel(), activity[::2, ::3].ravel()
-    order = np.argsort(classes, kind="stable")
-    sample = sample[order]
-    cuts = np.searchsorted(classes[order], np.arange(_CLASSES + 1))
-    levels = np.zeros(_CLASSES, np.float32)
+    steps = np.minimum(off[::2, ::3] * _STEPS_A_LEVEL, 255).astype(np.intp)
+    places = activity[::2, ::3].astype(np.intp) * 256 + steps
+    counts = np.bincount(places.ravel(), minlength=_CLASSES * 256).reshape(_CLASSES, 256)
+    levels = np.zeros(256, np.float32)
     for number in range(_CLASSES):
-        first, last = number, number
-        while cuts[last + 1] - cuts[first] < _CLASS_PX and (first > 0 or last < _CLASSES - 1):
-            first, last = max(0, first - 1), min(_CLASSES - 1, last + 1)
-        part = sample[cuts[first] : cuts[last + 1]]
-        levels[number] = np.quantile(part, NOISE_QUANTILE) if part.size else 0
-    noise: Floats = levels[activity]
-    return noise
+        summed = np.cumsum(_with_neighbours(counts, number).sum(axis=0))
+        levels[number] = np.searchsorted(summed, NOISE_QUANTILE * summed[-1]) / _STEPS_A_LEVEL
+    return np.asarray(cv2.LUT(activity, levels), np.float32)
+
+
+def _with_neighbours(counts: NDArray[np.intp], number: int) -> NDArray[np.intp]:
+    """Return the rows of a class, and of as many beside it as it takes for `_CLASS_PX` samples."""
+    first, last = number, number
+    while counts[first : last + 1].sum() < _CLASS_PX and (first > 0 or last < _CLASSES - 1):
+        first, last = max(0, first - 1), min(_CLASSES - 1, last + 1)
+    return counts[first : last + 1]
 
 
 def _lost_detail(one: Floats, other: Floats) -> tuple[Plane, Floats]:
@@ -285,14 +289,16 @@ def _mean(plane: Floats) -> Floats:
 
 def _usual(kept: Floats, variance: Floats) -> Floats:
     """Return what is left of the contrast on the whole, where there is as much of it."""
-    classes = np.digitize(variance, _VARIANCES).astype(np.uint8)
+    classes = np.zeros(variance.shape, np.uint8)
+    for least in _VARIANCES:
+        classes += variance >= least
+    sampled, sampled_classes = kept[::2, ::3], classes[::2, ::3]
     usual = np.ones(len(_VARIANCES) + 1, np.float32)
     for number in range(len(usual)):
-        sample = kept[classes == number][::7]
+        sample = sampled[sampled_classes == number]
         if sample.size > 20:  # noqa: PLR2004 - enough for a median
             usual[number] = np.clip(np.median(sample), 0.5, 1.0)
-    levels: Floats = usual[classes]
-    return levels
+    return np.asarray(cv2.LUT(classes, np.resize(usual, 256)), np.float32)
 
 
 # --- from signs to a mark ----------------------------------------------------------------------------------
