@@ -16,6 +16,8 @@ from PIL import Image
 
 from tests.service.harness import encoded, mask, pixels
 from tests.service.namespaces import without_network
+from watcher.worker.engines.protocol import Crop
+from watcher.worker.imaging.blending import levelled
 from watcher.worker.imaging.masks import grow
 
 if TYPE_CHECKING:
@@ -106,7 +108,8 @@ def test_lama_serves_what_simple_lama_itself_paints(
     painted = simple_lama(tmp_path, weights, encoded(before), encoded(grown.astype(np.uint8) * np.uint8(255)))
     with Image.open(service.output_of(record)) as result:
         after = np.asarray(result)
-    assert np.array_equal(after[grown], painted[grown])
+    joined = levelled(Crop(before, grown), painted)
+    assert np.array_equal(after[drawn], joined[drawn]), "the rim around it is blended"
     assert np.array_equal(after[~grown], before[~grown])
     assert not np.array_equal(after[grown], before[grown])
     home = {path.name for path in service.root.iterdir()}

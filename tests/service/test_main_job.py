@@ -121,7 +121,8 @@ def test_an_empty_mask_says_that_nothing_is_to_go(service: Service) -> None:
 
     record = service.wait_record(name)
 
-    assert (record["outcome"], record["reason"]) == ("unchanged", "mask is empty")
+    assert record["outcome"] == "unchanged"
+    assert record["reason"].startswith("the mask is empty")
     assert service.output_of(record).read_bytes() == data
 
 
