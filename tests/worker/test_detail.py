@@ -9,11 +9,14 @@ from typing import TYPE_CHECKING
 import cv2
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from PIL import Image
 
 from tests.worker.bench import FlatEngine, photo, rectangle, save_mask
-from watcher.wire import Limits
+from watcher.wire import ItemProgressed, Limits
 from watcher.worker.engines.protocol import Crop
+from watcher.worker.imaging import detail
 from watcher.worker.imaging.detail import enlarged
 
 if TYPE_CHECKING:
@@ -63,12 +66,14 @@ def test_a_coarse_fill_gets_the_grain_of_its_surroundings(name: str, scale: floa
     assert np.abs(result[hole].mean(axis=0) - picture[hole].mean(axis=0)).max() < 3
 
 
-def test_what_lies_in_the_hole_is_never_looked_at() -> None:
-    picture = texture("grass.png")
-    hole = rectangle(picture.shape[1], picture.shape[0], (150, 150, 350, 350))
+@pytest.mark.parametrize("scale", [0.37, 0.5, 0.83])
+def test_what_lies_in_the_hole_is_never_looked_at(scale: float) -> None:
+    picture = texture("grass.png")[:400, :400]
+    hole = rectangle(400, 400, (31, 31, 369, 369))  # no source is far from it
     painted = picture.copy()
     painted[hole] = (255, 0, 255)
-    crop = coarse(picture, hole, 0.5)
+    crop = coarse(picture, hole, scale)
+    assert enlarged(picture, crop, crop.pixels).is_detailed
     assert np.array_equal(
         enlarged(picture, crop, crop.pixels).rgb[hole], enlarged(painted, crop, crop.pixels).rgb[hole]
     )
@@ -90,6 +95,44 @@ def test_a_flat_picture_stays_flat() -> None:
     hole = rectangle(400, 400, (100, 100, 300, 300))
     crop = coarse(picture, hole, 0.4)
     assert np.abs(enlarged(picture, crop, crop.pixels).rgb.astype(int) - picture).max() <= 1
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(64, 240), st.integers(64, 240), st.floats(1, 9), st.floats(1, 9), st.data())
+def test_no_source_reaches_into_a_hole(
+    rows: int, columns: int, down: float, across: float, data: st.DataObject
+) -> None:
+    hole = np.zeros((rows, columns), np.bool_)
+    top, left = data.draw(st.integers(0, rows - 1)), data.draw(st.integers(0, columns - 1))
+    hole[top : top + data.draw(st.integers(1, 90)), left : left + data.draw(st.integers(1, 90))] = True
+    scale = detail._Scale(round(rows * down) / rows, round(columns * across) / columns)
+    high, wide, _ = detail._window(scale).shape
+    corners = detail._native(detail._sources(hole), scale)
+    native = np.array([np.flatnonzero(hole.any(axis=axis))[[0, -1]] for axis in (1, 0)])
+    first = np.floor(native[:, 0] * np.array(scale))
+    last = np.ceil((native[:, 1] + 1) * np.array(scale))
+    apart = (np.add(corners, (high, wide)) <= first) | (corners >= last)
+    assert apart.any(axis=1).all()
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_detail_is_as_strong_where_blocks_overlap_and_fades_from_one_to_the_next(axis: int) -> None:
+    random = np.random.default_rng(1)
+    scale = detail._Scale(6.0, 6.0)
+    noise = cv2.GaussianBlur(random.normal(0, 100, (960, 960, 3)), (0, 0), 3.0)
+    picture = np.clip(128 + noise, 0, 255).astype(np.uint8)
+    flat = np.full_like(picture, 128)
+    targets = np.stack(np.meshgrid(*[np.arange(0, 150, detail.STRIDE_PX)] * 2, indexing="ij"), axis=-1)
+    targets = targets.reshape(-1, 2)
+    sources = random.integers(0, 150, targets.shape)
+    bands = [band for _, band in detail._detail(picture, flat, targets, sources, scale)]
+    found = np.concatenate(bands)[12:-60, 12:-60, 0]
+    assert abs(found.std() / (picture[..., 0].std()) - 1) < 0.06
+    at_seams = (
+        np.arange(found.shape[axis] - 1) % 36 == 23
+    )  # from one block's last row to the next one's first
+    steps = np.abs(np.diff(found, axis=axis)).mean(axis=1 - axis)
+    assert steps[at_seams].mean() < 1.5 * steps[~at_seams].mean()
 
 
 def test_detail_beside_an_edge_is_no_stronger_than_the_pictures_own_there() -> None:
@@ -132,6 +175,15 @@ def test_a_hole_may_lie_anywhere_and_be_scaled_by_any_factor(
     inner = cv2.erode(hole.astype(np.uint8), np.ones((9, 9), np.uint8), borderValue=1) > 0
     truth, plain, result = (roughness(pixels, inner) for pixels in (picture, blurred, fine.rgb))
     assert abs(truth - result) < 0.6 * (truth - plain) + 1
+
+
+def test_what_is_transparent_gives_no_detail() -> None:
+    picture = texture("grass.png")[:256, :256].copy()
+    hole = rectangle(256, 256, (100, 0, 256, 256))
+    clear = rectangle(256, 256, (0, 0, 100, 256))
+    crop = coarse(picture, hole, 0.5)
+    assert enlarged(picture, crop, crop.pixels).is_detailed
+    assert not enlarged(picture, crop, crop.pixels, clear[::2, ::2]).is_detailed
 
 
 def test_where_hardly_anything_is_known_nothing_is_added_and_it_is_said() -> None:
@@ -181,6 +233,12 @@ def test_a_hole_over_the_budget_comes_back_with_detail_and_the_record_says_how(b
     assert done.reason is not None
     assert "filled coarsely, with detail from around them" in done.reason
     assert "the coarsest at 53% of its size" in done.reason
+    (told,) = (
+        report
+        for report in bench.reports
+        if isinstance(report, ItemProgressed) and report.next == "composite"
+    )
+    assert told.units > 5 * 512 * 512, "it is waited for longer than for a plain paste"
     assert roughness(after, mark) > 0.85 * roughness(picture, mark)
 
 

@@ -51,6 +51,11 @@ def test_one_colour_in_a_flat_place_is_right(colour: tuple[int, int, int]) -> No
     assert nonsense_in(flat(colour), crop(pixels)) is None
 
 
+def test_a_texture_that_passes_through_a_colour_is_no_flat_place() -> None:
+    rough = np.random.default_rng(3).normal(128, 40, (SIDE, SIDE, 1)).clip(0, 255).astype(np.uint8)
+    assert nonsense_in(flat((128, 128, 128)), crop(np.repeat(rough, 3, axis=2))) is not None
+
+
 def test_a_fill_with_anything_in_it_is_the_engines_business() -> None:
     assert nonsense_in(photo(SIDE, SIDE, seed=7), crop(PHOTO)) is None
 

@@ -38,7 +38,7 @@ from watcher.worker.filling import fill_within_memory
 from watcher.worker.imaging import detail
 from watcher.worker.imaging.blending import fill_share, levelled
 from watcher.worker.imaging.composite import canvas_for
-from watcher.worker.imaging.crops import cut, plan_crops, uncut, waves
+from watcher.worker.imaging.crops import cut, cut_mask, plan_crops, uncut, waves
 from watcher.worker.imaging.decode import load_pixels, open_picture
 from watcher.worker.imaging.files import read_file, stage
 from watcher.worker.imaging.masks import grow
@@ -110,10 +110,12 @@ class _Fill:
         self, canvas: Canvas, plan: CropPlan, crop: Crop, result: NDArray[np.uint8], hole: Mask
     ) -> NDArray[np.uint8]:
         """Bring an engine's result to its box: uint8, (height, width, 3). `hole` is the box's own."""
-        levelled_result = levelled(crop, result)
+        transparent = canvas.clear(plan.box)
+        clear = None if transparent is None else cut_mask(transparent, plan)
+        tuned = levelled(crop, result, clear)
         if plan.scale == 1:
-            return uncut(levelled_result, plan)
-        fine = detail.enlarged(canvas.rgb(plan.box, hole), crop, levelled_result)
+            return uncut(tuned, plan)
+        fine = detail.enlarged(canvas.rgb(plan.box, hole), crop, tuned, clear)
         self.without_detail += not fine.is_detailed
         return fine.rgb
 

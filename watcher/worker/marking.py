@@ -24,7 +24,7 @@ from watcher.worker.imaging.masks import erased, note_of_inversion, read_mask
 from watcher.worker.imaging.orientation import to_stored, to_viewed
 from watcher.worker.imaging.refusals import IncompleteError, RefusedError
 from watcher.worker.imaging.region_masks import mask_of_regions
-from watcher.worker.imaging.rgb import rgb_of
+from watcher.worker.imaging.rgb import rgb_of, shown_over
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -164,9 +164,21 @@ class _Finder:
                 f"the marked copy cannot be used: {refusal.reason}",
                 "save it as a JPEG or PNG",
             ) from refusal
-        viewed = to_viewed(rgb_of(self._picture, self._pixels), self._picture.orientation)
-        difference = find_difference(viewed, copied)
+        difference = find_difference(self._shown_over(copied), copied)
         return None if difference is None else Marked("marked_copy", self._stored(difference))
+
+    def _shown_over(self, copied: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        """Return the picture as it is seen; where it is transparent, what its copy has there shows through.
+
+        An editor lays it on white, or on whatever it likes: that is nothing that a person drew.
+        """
+        orientation = self._picture.orientation
+        viewed = to_viewed(rgb_of(self._picture, self._pixels), orientation)
+        alpha = self._picture.alpha(self._pixels)
+        if alpha is None:
+            return viewed
+        opacity = to_viewed(alpha if alpha.dtype == np.uint8 else (alpha >> 8).astype(np.uint8), orientation)
+        return shown_over(viewed, opacity, copied)
 
     def _in_sidecar(self, data: bytes) -> Marked:
         try:

@@ -112,7 +112,7 @@ def blended(before: NDArray[_Sample], fill: NDArray[_Sample], share: NDArray[np.
 # --- the tone ----------------------------------------------------------------------------------------------
 
 
-def levelled(crop: Crop, filled: Rgb) -> Rgb:
+def levelled(crop: Crop, filled: Rgb, clear: Mask | None = None) -> Rgb:
     """Take a fill's offset from its surroundings out of it.
 
     The mean colours of two strips, just outside and just inside of the border, are compared all along it.
@@ -127,6 +127,7 @@ def levelled(crop: Crop, filled: Rgb) -> Rgb:
     Args:
         crop: what was filled.
         filled: uint8, the crop's shape; not changed.
+        clear: bool, (height, width) of the crop: what is transparent has no tone to go by.
 
     Returns:
         The fill, levelled; `filled` itself where there was nothing to do.
@@ -134,7 +135,7 @@ def levelled(crop: Crop, filled: Rgb) -> Rgb:
     box = _box_of(crop.hole)
     hole = crop.hole[box]
     known = np.where(hole[..., np.newaxis], filled[box], crop.pixels[box])
-    offsets, weights, border = _offsets(known, hole)
+    offsets, weights, border = _offsets(known, hole, None if clear is None else clear[box])
     if not weights.any():
         return filled
     values = _pulled_and_pushed(offsets, weights)
@@ -160,7 +161,7 @@ def _box_of(hole: Mask) -> tuple[slice, slice]:
     )
 
 
-def _offsets(pixels: Rgb, hole: Mask) -> tuple[Plane, Plane, Mask]:
+def _offsets(pixels: Rgb, hole: Mask, clear: Mask | None) -> tuple[Plane, Plane, Mask]:
     """Compare both sides of the border in cells.
 
     Returns:
@@ -170,6 +171,8 @@ def _offsets(pixels: Rgb, hole: Mask) -> tuple[Plane, Plane, Mask]:
     whole = hole.astype(np.uint8)
     outside = (cv2.dilate(whole, strip) > 0) & ~hole
     inside = hole & (cv2.dilate(1 - whole, strip) > 0)
+    if clear is not None:
+        outside &= ~clear
     known, calm_known, has_known = _strip_colours(pixels, outside)
     fill, calm_fill, has_fill = _strip_colours(pixels, inside)
     border = has_known & has_fill & (_cells(inside.astype(np.float32)) > 0)

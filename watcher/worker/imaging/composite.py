@@ -43,6 +43,10 @@ class Canvas(Protocol):
         """Return a fresh RGB copy of a box: uint8, (height, width, 3). `hole` is the box's own."""
         ...
 
+    def clear(self, box: Rect) -> Mask | None:
+        """Return which of a box's pixels are fully transparent and have no colour; None if none can be."""
+        ...
+
     def paste(self, box: Rect, where: Mask, rgb: Rgb, share: Share | None = None) -> None:
         """Write filled pixels of a box where `where` (the box's own, inside the grown mask) is True.
 
@@ -92,12 +96,12 @@ class _PlainCanvas:
 
     def rgb(self, box: Rect, hole: Mask) -> Rgb:
         rgb = _as_rgb(self._pixels[box.slices])
-        clear = self._clear_in(box)
+        clear = self.clear(box)
         if clear is not None:
             rgb[clear] = mean_colour(rgb[~clear & ~hole])
         return rgb
 
-    def _clear_in(self, box: Rect) -> Mask | None:
+    def clear(self, box: Rect) -> Mask | None:
         if self._mode in ALPHA_MODES:
             return np.asarray(self._pixels[box.slices][..., -1] == 0)
         return _of_box(self._clear, box)
@@ -109,7 +113,7 @@ class _PlainCanvas:
         colours = 3 if self._mode in ("RGB", "RGBA") else 1
         colour = rgb[where] if colours > 1 else _grey(rgb[where])[:, np.newaxis]
         if share is not None and self._mode != "1":
-            colour = _mixed(planes[where, :colours], colour, _share_of(share, where, self._clear_in(box)))
+            colour = _mixed(planes[where, :colours], colour, _share_of(share, where, self.clear(box)))
         planes[where, :colours] = self._off_key(colour)
         if self._reopen is not None and self._mode in ALPHA_MODES:
             part[where & self._reopen[box.slices], -1] = 255
@@ -149,7 +153,7 @@ class _DeepCanvas:
     def rgb(self, box: Rect, hole: Mask) -> Rgb:
         part = self._planes[box.slices]
         colour = part[..., : self._colours]
-        clear = self._clear_in(box)
+        clear = self.clear(box)
         if clear is None:
             clear = np.zeros(hole.shape, np.bool_)
         known = colour[~hole & ~clear]
@@ -160,7 +164,7 @@ class _DeepCanvas:
         rgb[clear] = mean_colour(rgb[~clear & ~hole])
         return rgb
 
-    def _clear_in(self, box: Rect) -> Mask | None:
+    def clear(self, box: Rect) -> Mask | None:
         if self._has_alpha:
             return np.asarray(self._planes[box.slices][..., -1] == 0)
         return _of_box(self._clear, box)
@@ -172,9 +176,7 @@ class _DeepCanvas:
         values = (low + (colour * (high - low) + 127) // 255).astype(np.uint16)
         part = self._planes[box.slices]
         if share is not None:
-            values = _mixed(
-                part[where, : self._colours], values, _share_of(share, where, self._clear_in(box))
-            )
+            values = _mixed(part[where, : self._colours], values, _share_of(share, where, self.clear(box)))
         if self._key is not None and not self._has_alpha:
             values[(values == np.asarray(self._key)).all(axis=1), -1] ^= 1
         part[where, : self._colours] = values
@@ -239,6 +241,9 @@ class _InkCanvas:
     def rgb(self, box: Rect, hole: Mask) -> Rgb:  # noqa: ARG002 - there is no alpha to hide under
         return self._conversion.to_rgb(self._inks[box.slices])
 
+    def clear(self, box: Rect) -> Mask | None:  # noqa: ARG002 - likewise
+        return None
+
     def paste(self, box: Rect, where: Mask, rgb: Rgb, share: Share | None = None) -> None:
         part = self._inks[box.slices]
         inks = self._conversion.from_rgb(rgb[where][np.newaxis])[0]
@@ -278,9 +283,12 @@ class _PaletteCanvas:
 
     def rgb(self, box: Rect, hole: Mask) -> Rgb:
         rgb = self._rgb[box.slices].copy()
-        clear = self._alphas[self._indices[box.slices]] == 0
+        clear = self.clear(box)
         rgb[clear] = mean_colour(rgb[~clear & ~hole])
         return rgb
+
+    def clear(self, box: Rect) -> Mask:
+        return np.asarray(self._alphas[self._indices[box.slices]] == 0)
 
     def paste(self, box: Rect, where: Mask, rgb: Rgb, share: Share | None = None) -> None:  # noqa: ARG002 - see above
         colour = rgb[where]

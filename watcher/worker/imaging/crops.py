@@ -399,7 +399,7 @@ def cut(rgb: NDArray[np.uint8], hole: NDArray[np.bool_], plan: CropPlan) -> Crop
     size = (plan.width, plan.height)
     if plan.scale < 1:
         coarse = cv2.resize(rgb, size, interpolation=cv2.INTER_AREA).astype(np.uint8, copy=False)
-        return Crop(coarse, _touched(_touched(hole, plan.height, 0), plan.width, 1))
+        return Crop(coarse, cut_mask(hole, plan))
     below, right = plan.height - rgb.shape[0], plan.width - rgb.shape[1]
     if not below and not right:
         return Crop(rgb.copy(order="C"), hole.copy(order="C"))
@@ -408,7 +408,14 @@ def cut(rgb: NDArray[np.uint8], hole: NDArray[np.bool_], plan: CropPlan) -> Crop
     clean[hole] = mean_colour(rgb[~hole])
     pixels = np.pad(clean, ((0, below), (0, right), (0, 0)), mode="symmetric")
     pixels[: rgb.shape[0], : rgb.shape[1]] = rgb
-    return Crop(pixels, np.pad(hole, ((0, below), (0, right))))
+    return Crop(pixels, cut_mask(hole, plan))
+
+
+def cut_mask(mask: NDArray[np.bool_], plan: CropPlan) -> NDArray[np.bool_]:
+    """Bring a mask of a box to the crop's shape: True where any of a pixel is; padding never is."""
+    if plan.scale < 1:
+        return _touched(_touched(mask, plan.height, 0), plan.width, 1)
+    return np.pad(mask, ((0, plan.height - mask.shape[0]), (0, plan.width - mask.shape[1])))
 
 
 def _touched(hole: NDArray[np.bool_], length: int, axis: int) -> NDArray[np.bool_]:

@@ -82,13 +82,14 @@ class Enlarged(NamedTuple):
     is_detailed: bool
 
 
-def enlarged(picture: Rgb, crop: Crop, filled: Rgb) -> Enlarged:
+def enlarged(picture: Rgb, crop: Crop, filled: Rgb, clear: Mask | None = None) -> Enlarged:
     """Bring a coarse fill to native scale, with detail from around it.
 
     Args:
         picture: uint8, (height, width, 3): the box at native scale. What lies in the hole is not looked at.
         crop: the same box, scaled down.
         filled: uint8, the crop's shape: the engine's result.
+        clear: bool, (height, width) of the crop: what is transparent has no detail to give.
     """
     height, width = picture.shape[:2]
     coarse = np.where(crop.hole[..., np.newaxis], filled, crop.pixels)
@@ -97,7 +98,7 @@ def enlarged(picture: Rgb, crop: Crop, filled: Rgb) -> Enlarged:
     scale = _Scale(height / rows, width / columns)
     if min(scale) < 1 or not crop.hole.any():
         return Enlarged(result, is_detailed=False)
-    sources = _sources(crop.hole)
+    sources = _sources(crop.hole if clear is None else crop.hole | clear)
     if len(sources) < FEWEST_SOURCES:
         return Enlarged(result, is_detailed=False)
     targets = _targets(crop.hole)

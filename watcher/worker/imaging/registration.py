@@ -195,10 +195,10 @@ def _toned_alike(picture: Rgb, copy: Rgb) -> tuple[Rgb, float]:
     curve, off = _fitted_curve(small, wanted)
     conversion: Floats | None = None
     share, cost = _share_off(off), _capped(off)
-    if share * small.shape[0] * small.shape[1] >= 2:  # noqa: PLR2004 - one pixel may be noise
+    if share * small.shape[0] * small.shape[1] >= 4:  # noqa: PLR2004 - a few pixels are drawn, or noise
         for tried in _CONVERSIONS:
             other, other_off = _fitted_curve(_converted(small, tried), wanted)
-            if _capped(other_off) < cost + 0.01 and _share_off(other_off) < _PROFILE_GAIN * share:
+            if _capped(other_off) < cost - 0.01 and _share_off(other_off) < _PROFILE_GAIN * share:
                 conversion, curve, cost = tried, other, _capped(other_off)
     moved = np.abs(_with_curve(small, conversion, curve).astype(np.int16) - small).max(axis=-1)
     if not moved.any():

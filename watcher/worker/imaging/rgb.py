@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import cv2
 import numpy as np
 
 from watcher.worker.imaging.inks import InkConversion
@@ -13,6 +14,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from watcher.worker.imaging.picture import Picture, Pixels
+
+_BAND_ROWS = 512
 
 
 def rgb_of(picture: Picture, pixels: Pixels) -> NDArray[np.uint8]:
@@ -39,3 +42,26 @@ def rgb_of(picture: Picture, pixels: Pixels) -> NDArray[np.uint8]:
     if planes.shape[2] >= 3:  # noqa: PLR2004 - R, G, B
         return planes[..., :3]
     return np.broadcast_to(planes[..., :1], (*plain.shape[:2], 3))
+
+
+def shown_over(
+    rgb: NDArray[np.uint8], opacity: NDArray[np.uint8], below: NDArray[np.uint8]
+) -> NDArray[np.uint8]:
+    """Lay a picture over another, which is brought to its size.
+
+    Args:
+        rgb: uint8, (height, width, 3).
+        opacity: uint8, (height, width).
+        below: uint8, of any size, (height, width, 3).
+
+    Returns:
+        uint8, (height, width, 3), fresh.
+    """
+    height, width = opacity.shape
+    behind = cv2.resize(np.ascontiguousarray(below), (width, height), interpolation=cv2.INTER_LINEAR)
+    shown = np.empty((height, width, 3), np.uint8)
+    for top in range(0, height, _BAND_ROWS):
+        band = slice(top, top + _BAND_ROWS)
+        share = opacity[band, :, np.newaxis].astype(np.uint16)
+        shown[band] = (rgb[band] * share + behind[band] * (255 - share) + 127) // 255
+    return shown
