@@ -10,6 +10,7 @@ from functools import cache
 from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
+import cv2
 import msgspec
 import numpy as np
 import pytest
@@ -184,7 +185,7 @@ def test_the_fill_never_takes_the_colour_that_means_transparent(bench: Bench, mo
 def erased(mode: str) -> Image.Image:
     alpha = np.full((H, W), 255, np.uint8)
     alpha[MARK] = 0
-    alpha[BOX[1] - 2 : BOX[1], BOX[0] : BOX[2]] = 130
+    alpha[BOX[1] - 6 : BOX[1] - 4, BOX[0] : BOX[2]] = 130
     image = Image.fromarray(np.dstack([np.where(MARK[..., None], 0, PHOTO).astype(np.uint8), alpha]))
     if mode == "P":
         palette = RGB.quantize(100)
@@ -214,6 +215,48 @@ def test_erased_pixels_come_back_opaque_and_other_alpha_stays(bench: Bench, mode
     assert np.array_equal(old[~MARK, 3], new[~MARK, 3])
     assert np.array_equal(old[~HOLE], new[~HOLE])
     assert abs(new[MARK].astype(int)[:, 0] - new[MARK].astype(int)[0, 0]).max() == 0
+
+
+def softly_erased(sigma_px: float) -> NDArray[np.uint8]:
+    """Return the photo with a hole that a brush with a soft edge has made: (height, width, 4)."""
+    share = cv2.GaussianBlur(MARK.astype(np.float64), (0, 0), sigma_px)
+    alpha = 255 - np.round(np.minimum(1, 1.3 * share) * 255).astype(np.uint8)
+    return np.dstack([PHOTO, alpha])
+
+
+@pytest.mark.parametrize("sigma_px", [0.7, 2.5])
+def test_the_rim_that_a_soft_eraser_leaves_was_erased_too(bench: Bench, sigma_px: float) -> None:
+    pixels = softly_erased(sigma_px)
+    alpha = pixels[..., 3]
+    report, staged = bench.done(save(bench, Image.fromarray(pixels), "e.png"), sources=("alpha",), grow_px=0)
+    with Image.open(staged) as after:
+        new = np.asarray(after)
+    assert report.image.hole_px == (alpha < 255).sum() > (alpha == 0).sum()
+    assert (new[..., 3] == 255).all()
+    assert (new[alpha < 255, :3] == FILL).all(), "nothing shines through of what was to go"
+    assert np.array_equal(new[alpha == 255, :3], PHOTO[alpha == 255])
+
+
+def test_what_is_half_transparent_elsewhere_is_the_pictures_own(bench: Bench) -> None:
+    pixels = softly_erased(2.5)
+    panes = np.zeros((H, W), np.bool_)
+    panes[:10, :10] = panes[-10:, -10:] = True
+    pixels[panes, 3] = 140
+    assert not (panes & MARK).any()
+    _, staged = bench.done(save(bench, Image.fromarray(pixels), "e.png"), sources=("alpha",))
+    with Image.open(staged) as after:
+        assert np.array_equal(np.asarray(after)[panes], pixels[panes])
+
+
+def test_a_veil_over_all_of_the_picture_is_lifted_only_beside_what_was_erased(bench: Bench) -> None:
+    alpha = np.full((H, W), 180, np.uint8)
+    alpha[:2, :2] = 0
+    source = save(bench, Image.fromarray(np.dstack([PHOTO, alpha])), "e.png")
+    _, staged = bench.done(source, sources=("alpha",), grow_px=0)
+    with Image.open(staged) as after:
+        lifted = np.asarray(after)[..., 3] == 255
+    assert lifted[:34, :34].all()
+    assert lifted.sum() == 34 * 34
 
 
 @pytest.mark.kind("PC6")

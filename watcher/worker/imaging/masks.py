@@ -4,6 +4,7 @@ Rules of this module:
 - A mask is white (>= 128) where the picture is to be filled, whatever its mode (or black, where the recipe
   says that its masks are inverted); a mask that says nothing in its colours is read from its alpha.
 - A mask is drawn on what the person saw: it is turned into stored orientation before anything else.
+- What was erased is what is fully transparent, with the half transparent rim that a brush leaves around it.
 - It fits the picture exactly, or has its shape (`shapes`) and is scaled; anything else is refused.
 - Growing is by a true disc (Euclidean distance <= radius), so that it is the same in every direction.
 """
@@ -23,6 +24,7 @@ from watcher.worker.imaging.rgb import rgb_of
 from watcher.worker.imaging.shapes import is_same_shape
 
 if TYPE_CHECKING:
+    from cv2.typing import MatLike
     from numpy.typing import NDArray
 
     from watcher.worker.imaging.picture import Picture, Pixels
@@ -39,6 +41,9 @@ MOSTLY_WHITE = 0.6
 _MAX_SCALE = 16
 """A mask more than this many times smaller or larger than its picture was not made for it."""
 _BAND_ROWS = 512
+_ERASER_RIM_PX = 32
+"""As far from what is fully transparent an eraser's soft edge is followed: one that falls off with a standard
+deviation of 10 px ends there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,9 +234,29 @@ def note_of_inversion(mask: Mask) -> str | None:
 
 
 def erased(picture: Picture, pixels: Pixels) -> Mask | None:
-    """Return the fully transparent pixels of a decoded picture, or None where there are none."""
+    """Return what was erased from a decoded picture, or None where no pixel is fully transparent.
+
+    An eraser's edge is antialiased, or soft. What it left half transparent still shows the object, and would
+    stay as its outline around the fill: it was erased too. Half transparent pixels that no path of such
+    pixels leads to, within `_ERASER_RIM_PX`, are the picture's own.
+    """
     alpha = picture.alpha(pixels)
     if alpha is None:
         return None
     clear = alpha == 0
-    return clear if clear.any() else None
+    if not clear.any():
+        return None
+    return _spread(clear, alpha < np.iinfo(alpha.dtype).max, _ERASER_RIM_PX)
+
+
+def _spread(seeds: Mask, within: Mask, steps: int) -> Mask:
+    """Return the pixels that lead to a seed by so many neighbours of which each is `within`."""
+    reached: MatLike = seeds.view(np.uint8)
+    allowed = within.view(np.uint8)
+    neighbours = np.ones((3, 3), np.uint8)
+    for _ in range(steps):
+        wider = cv2.bitwise_and(cv2.dilate(reached, neighbours), allowed)
+        if np.array_equal(wider, reached):
+            break
+        reached = wider
+    return np.asarray(reached, np.uint8).view(np.bool_)
