@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from watcher.core.pairing import Pairing, Recipes, mark_file_kind, mask_names, stem_of
+from watcher.core.pairing import Pairing, Recipes, mark_file_kind, mask_names, meant_name, stem_of
 from watcher.core.policy import Recipe
 
 DEFAULT = Recipes((Recipe(),))
@@ -190,6 +190,31 @@ MASKS_ONLY = Recipes((Recipe(marks=("mask",)),))
 )
 def test_what_is_named_like_a_marked_copy_or_a_sidecar(path: str, kind: str | None) -> None:
     assert mark_file_kind(path) == kind
+
+
+@pytest.mark.parametrize(
+    ("path", "meant"),
+    [
+        ("a/IMG_Mask.png", "a/IMG.mask.png"),
+        ("IMG.jpg.mask.jpg", "IMG.jpg.mask.png"),
+        ("IMG-mask.png", "IMG.mask.png"),
+        ("IMG.Marked.jpg", "IMG.marked.jpg"),
+        ("a b/IMG marked.JPEG", "a b/IMG.marked.jpeg"),
+        ("IMG.jpg.marks.png", "IMG.jpg.marked.png"),
+        ("IMG.jpg.mask.png", None),
+        ("IMG_mask.png", None),
+        ("IMG.marked.jpg", None),
+        ("IMG.jpg.marks.json", None),
+        ("landmark.jpg", None),
+        ("mask.png", None),
+        ("the mask of zorro.jpg", None),
+        ("IMG_Mask.txt", None),
+    ],
+)
+def test_what_a_mark_file_with_a_wrong_name_should_be_called(path: str, meant: str | None) -> None:
+    assert meant_name(path) == meant
+    if meant is not None:
+        assert mark_file_kind(meant) is not None
 
 
 @pytest.mark.parametrize(

@@ -187,6 +187,16 @@ def test_the_held_note_tells_each_way_of_its_recipe() -> None:
         assert name in ways["others/a.jpg"], name
 
 
+def test_the_held_note_of_a_mark_file_with_a_wrong_name_says_the_right_one() -> None:
+    world = ready_world()
+    world.drop("a.jpg", b"a picture")
+    world.drop("a_Mask.png", b"what is to go")
+    world.work()
+    notes = {picture: note for (_, picture), note in world.notes.items()}
+    assert "a.mask.png" in notes["a_Mask.png"]["did_you_mean"]
+    assert "did_you_mean" not in notes["a.jpg"]
+
+
 def test_a_held_job_outlives_a_restart_and_is_not_looked_at_again() -> None:
     world = ready_world()
     world.drop("a.jpg", b"a picture")

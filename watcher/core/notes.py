@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from watcher.core import record as records
 from watcher.core.job import JobState
-from watcher.core.pairing import marked_copy_names, mask_names, sidecar_name
+from watcher.core.pairing import marked_copy_names, mask_names, meant_name, sidecar_name
 from watcher.core.policy import Recipe
 
 if TYPE_CHECKING:
@@ -37,12 +37,15 @@ def failed_note(job: Job, remedy: JsonValue) -> JsonObject:
 def held_note(job: Job, recipe: Recipe | None) -> JsonObject:
     """The note of a job that waits for a mask; `recipe` is None if the configuration lost it."""
     recipe = recipe or Recipe(job.identity.recipe)
+    meant = meant_name(job.source)
+    hint: JsonObject = {} if meant is None else {"did_you_mean": _MEANT.format(name=records.printable(meant))}
     return {
         "schema": 1,
         "job": job.id,
         **records.path_fields("source", job.source),
         "state": "held",
         "reason": f"{job.reason}, so nothing was removed",
+        **hint,
         "how_to_mark": ways_to_mark(job.source, recipe),
         "mask_names": [records.printable(name) for name in mask_names(job.source)],
         "marks_looked_for": list(recipe.marks),
@@ -55,6 +58,7 @@ def ways_to_mark(picture: str, recipe: Recipe) -> str:
     return f"{'; or '.join(ways)}. {_WHAT_ELSE}" if ways else _NO_WAY
 
 
+_MEANT: Final = "if this file says what is to go in another picture, its name should be {name}"
 _WHAT_ELSE: Final = (
     "It is served as soon as that is there. Names without the picture's suffix count only while no other "
     "picture of the folder has the same name before its suffix"

@@ -16,6 +16,7 @@ the core calls whichever a picture has its mask. Rules of this file:
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from watcher.core.globs import compile_glob
@@ -24,7 +25,6 @@ from watcher.core.names import SIDECAR_SUFFIX, is_picture, is_sidecar
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from collections.abc import Set as AbstractSet
-    from re import Pattern
 
     from watcher.core.policy import Recipe
 
@@ -34,6 +34,10 @@ _FULL_NAME_SUFFIX: Final = ".mask.png"
 _STEM_SUFFIX: Final = "_mask.png"
 _MASK_FOLDER: Final = "masks"
 _MARKED: Final = ".marked"
+_NEARLY: Final = re.compile(
+    r"(?P<owner>.+)[._ -](?P<word>mask|masked|mark|marks|marked)", re.DOTALL | re.IGNORECASE
+)
+"""What people call mark files by guess, without the last suffix: in capitals, with `-`, a mask as JPEG."""
 
 
 def split(path: str) -> tuple[str, str]:
@@ -91,6 +95,22 @@ def mark_file_kind(path: str) -> MarkFileKind | None:
     return "marked_copy" if _copy_key(path) is not None else None
 
 
+def meant_name(path: str) -> str | None:
+    """Return what a picture should be called if it is meant for a mark file, or None.
+
+    `IMG_Mask.png` and `IMG.jpg.mask.jpg` count as pictures: to guess could mean to swallow one. But whoever
+    dropped them may be told.
+    """
+    folder, name = split(path)
+    nearly = _NEARLY.fullmatch(stem_of(name))
+    if nearly is None or mark_file_kind(path) is not None or not is_picture(path):
+        return None
+    owner = nearly["owner"]
+    if nearly["word"].lower().startswith("mask"):
+        return _join(folder, owner + _FULL_NAME_SUFFIX)
+    return _join(folder, f"{owner}{_MARKED}.{_suffix_of(name)}")
+
+
 def _copy_key(path: str) -> str | None:
     """Return the path that a marked copy's name is made from, with or without the picture's suffix."""
     folder, name = split(path)
@@ -123,7 +143,7 @@ class Recipes:
 
     def __init__(self, recipes: Sequence[Recipe]) -> None:
         self._by_name = {recipe.name: recipe for recipe in recipes}
-        self._rules: list[tuple[tuple[Pattern[str], ...], Recipe]] = [
+        self._rules: list[tuple[tuple[re.Pattern[str], ...], Recipe]] = [
             (tuple(compile_glob(pattern) for pattern in recipe.match), recipe) for recipe in recipes
         ]
 
