@@ -121,6 +121,20 @@ def test_another_colour_of_strokes(bench: Bench) -> None:
     assert is_filled(staged, BY_COLOUR, np.asarray(painted))
 
 
+@pytest.mark.parametrize(("times", "is_told"), [(1, False), (2, False), (4, True)])
+def test_a_marked_copy_that_is_much_smaller_marks_coarsely_and_it_is_told(
+    bench: Bench, times: int, *, is_told: bool
+) -> None:
+    big = Image.fromarray(photo(1600, 1200))
+    small = big.resize((1600 // times, 1200 // times), Image.Resampling.LANCZOS)
+    small.paste((255, 230, 0), (100 // times, 100 // times, 500 // times, 400 // times))
+    copy = bench.folder / "a.marked.png"
+    small.save(copy)
+    report, staged = bench.done(source(bench, big), copy, mark_file_kind="marked_copy", sources=ALL)
+    assert is_filled(staged, (100, 100, 500, 400), np.asarray(big))
+    assert (report.reason is not None and "4.0 times smaller" in report.reason) == is_told
+
+
 def test_a_marked_copy_without_a_difference_leaves_it_to_the_next_source(bench: Bench) -> None:
     copy = marked_copy(bench, box=None)
     report = bench.serve(source(bench), copy, mark_file_kind="marked_copy", sources=ALL)

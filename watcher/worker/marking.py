@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
 FILE_WORDS: dict[MarkFileKind, str] = {"mask": "mask", "marked_copy": "marked copy", "sidecar": "sidecar"}
 """What a mark file of a kind is called in reasons."""
+_COARSE_TIMES = 3
+"""From here on a smaller copy marks much more than was drawn: rims of some of its pixels are broad in the picture."""
 _REGION_MASK_REMEDY = (
     "give the recipe a black and white PNG with the shape of its pictures, then run: watcher retry"
 )
@@ -165,7 +167,10 @@ class _Finder:
                 "save it as a JPEG or PNG",
             ) from refusal
         difference = find_difference(self._shown_over(copied), copied)
-        return None if difference is None else Marked("marked_copy", self._stored(difference))
+        if difference is None:
+            return None
+        notes = () if (note := _note_of_coarseness(copied, self._picture)) is None else (note,)
+        return Marked("marked_copy", self._stored(difference), notes=notes)
 
     def _shown_over(self, copied: NDArray[np.uint8]) -> NDArray[np.uint8]:
         """Return the picture as it is seen; where it is transparent, what its copy has there shows through.
@@ -229,6 +234,14 @@ class _Finder:
 
     def _stored(self, viewed: Mask) -> Mask:
         return np.ascontiguousarray(to_stored(viewed, self._picture.orientation))
+
+
+def _note_of_coarseness(copied: NDArray[np.uint8], picture: Picture) -> str | None:
+    """Say that a mark is coarse since its copy is; None for a copy of about the picture's size."""
+    times = picture.viewed_size[0] / copied.shape[1]
+    if times < _COARSE_TIMES:
+        return None
+    return f"the marked copy is {times:.1f} times smaller than the picture, and its mark is as coarse as that"
 
 
 def _rgb_colour(text: str) -> tuple[int, int, int]:

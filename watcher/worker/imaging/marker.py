@@ -20,10 +20,10 @@ Rules of this module:
   cells.
 
 Limits, as measured by `benchmarks/marker_colour.py`:
-- Strokes are found from 3 px width on in a JPEG of quality 75 with halved chroma and in anything better,
-  nearly always from 4 px on at quality 50, from 2 px on where chroma is not halved and from 1 px on where
-  nothing is lost. Width is that in the saved picture: a stroke of 6 px in a photo that is then halved has
-  3.
+- Strokes are found from 3.5 px width on in a JPEG of quality 75 with halved chroma and in anything better
+  (of 3.0 px, two in three), nearly always from 4 px on at quality 50, from 2 px on where chroma is not halved
+  and from 1 px on where nothing is lost. Width is that in the saved picture: a stroke of 7 px in a photo that
+  is then halved has 3.5.
 - A flat panel, letter or bar of exactly the marker's colour (a screenshot, a chart, a test card, a photo
   whose saturation was driven until its colours clip) is a stroke by this rule, and goes. Take another
   colour for such pictures, or a mask file.
