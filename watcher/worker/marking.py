@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 FILE_WORDS: dict[MarkFileKind, str] = {"mask": "mask", "marked_copy": "marked copy", "sidecar": "sidecar"}
 """What a mark file of a kind is called in reasons."""
 _COARSE_TIMES = 3
-"""From here on a smaller copy marks much more than was drawn: rims of some of its pixels are broad in the picture."""
+"""A rim of some pixels of a copy that much smaller is broad in the picture: far more goes than was drawn."""
 _REGION_MASK_REMEDY = (
     "give the recipe a black and white PNG with the shape of its pictures, then run: watcher retry"
 )
