@@ -25,6 +25,7 @@ from tests.worker.bench import ROOT, FlatEngine
 from tests.worker.comparison import as_stored, psnr, touched
 from tests.worker.holes import SHAPES, coverage_of, grown, mark_of
 from tests.worker.steps import step_at
+from tests.worker.strokes import brushed
 from watcher.regions import regions_from
 from watcher.wire import EngineChoice, ItemDone
 from watcher.worker.engines.patchmatch import PatchmatchEngine
@@ -411,6 +412,18 @@ def by_erasing(
     return make
 
 
+def by_a_soft_eraser(sigma_px: float) -> Callable[[Sample, str], Case]:
+    """With an antialiased or soft edge: what is half transparent was erased, too."""
+
+    def make(sample: Sample, shape: str) -> Case:
+        pixels = np.array(Image.fromarray(sample.rgb()).convert("RGBA"))
+        share = brushed(coverage_of(shape, sample.viewed().size, pen_px=4), sigma_px)
+        pixels[..., -1] = 255 - np.round(255 * np.minimum(1, 1.6 * share))
+        return exactly(encoded(pixels, "PNG", sample.orientation), pixels[..., -1] < 255)
+
+    return make
+
+
 def by_erasing_in_a_palette(sample: Sample, shape: str) -> Case:
     image = Image.fromarray(sample.rgb())
     mark = mark_of(coverage_of(shape, image.size))
@@ -450,6 +463,8 @@ KINDS: Final[dict[str, Kind]] = {
     "alpha-grey": Kind("alpha", by_erasing("LA")),
     "alpha-webp": Kind("alpha", by_erasing("RGBA", "WEBP", lossless=True, exact=True)),
     "alpha-palette": Kind("alpha", by_erasing_in_a_palette),
+    "alpha-antialiased": Kind("alpha", by_a_soft_eraser(0)),
+    "alpha-soft": Kind("alpha", by_a_soft_eraser(1.2)),
     **{f"regions-{name}": Kind("regions", by_regions(write)) for name, write in REGIONS.items()},
     "regions-mask": Kind("regions", by_region_mask),
 }
