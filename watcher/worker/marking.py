@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from watcher.regions import RegionError, sidecar_from
-from watcher.worker.imaging.decode import load_pixels, open_picture
+from watcher.worker.imaging.decode import load_mark_file
 from watcher.worker.imaging.files import read_file
 from watcher.worker.imaging.marked_copy import find_difference
 from watcher.worker.imaging.marker import find_strokes, marker_colours
@@ -154,18 +154,9 @@ class _Finder:
         return Marked("mask", file.mask, notes=tuple(note for note in notes if note is not None))
 
     def _in_marked_copy(self, data: bytes) -> Marked | None:
-        try:
-            copy = open_picture(data, max_pixels=self._limits.max_pixels)
-            copy.check_whole()
-            copied = to_viewed(rgb_of(copy, load_pixels(copy)), copy.orientation)
-        except IncompleteError as error:
-            raise IncompleteError(f"the marked copy is not complete: {error.reason}") from error
-        except RefusedError as refusal:
-            raise RefusedError(
-                "too_large" if refusal.code == "too_large" else "mask_undecodable",
-                f"the marked copy cannot be used: {refusal.reason}",
-                "save it as a JPEG or PNG",
-            ) from refusal
+        remedy, max_pixels = "save it as a JPEG or PNG", self._limits.max_pixels
+        copy, pixels = load_mark_file(data, max_pixels=max_pixels, word="marked copy", remedy=remedy)
+        copied = to_viewed(rgb_of(copy, pixels), copy.orientation)
         difference = find_difference(self._shown_over(copied), copied)
         if difference is None:
             return None

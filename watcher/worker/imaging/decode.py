@@ -24,6 +24,7 @@ from watcher.worker.imaging.refusals import IncompleteError, RefusedError
 from watcher.worker.imaging.sniffing import sniff
 
 if TYPE_CHECKING:
+    from watcher.wire import FailureCode
     from watcher.worker.imaging.picture import Picture, Pixels
     from watcher.worker.imaging.sniffing import Container
 
@@ -85,3 +86,27 @@ def load_pixels(picture: Picture) -> Pixels:
     room_bytes = room_to_decode(picture.width * picture.height, picture.pixel_bytes, len(picture.data))
     with memory_limit(room_bytes):
         return picture.load()
+
+
+def load_mark_file(data: bytes, *, max_pixels: int, word: str, remedy: str) -> tuple[Picture, Pixels]:
+    """Open and decode a picture that says what is to go in another one.
+
+    Args:
+        data: the file's bytes.
+        max_pixels: limit for this file itself.
+        word: what it is called in reasons (`mask`, `marked copy`).
+        remedy: what to do where it cannot be used.
+
+    Raises:
+        IncompleteError: it has no end yet.
+        RefusedError: `mask_undecodable` or `too_large`.
+    """
+    try:
+        opened = open_picture(data, max_pixels=max_pixels)
+        opened.check_whole()
+        return opened, load_pixels(opened)
+    except IncompleteError as error:
+        raise IncompleteError(f"the {word} is not complete: {error.reason}") from error
+    except RefusedError as refusal:
+        code: FailureCode = "too_large" if refusal.code == "too_large" else "mask_undecodable"
+        raise RefusedError(code, f"the {word} cannot be used: {refusal.reason}", remedy) from refusal

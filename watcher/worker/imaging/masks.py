@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING
 import cv2
 import numpy as np
 
-from watcher.worker.imaging.decode import load_pixels, open_picture
+from watcher.worker.imaging.decode import load_mark_file
 from watcher.worker.imaging.orientation import to_stored, to_viewed
-from watcher.worker.imaging.refusals import IncompleteError, RefusedError
+from watcher.worker.imaging.refusals import RefusedError
 from watcher.worker.imaging.rgb import rgb_of
 from watcher.worker.imaging.shapes import is_same_shape
 
@@ -72,18 +72,8 @@ def read_mask(data: bytes, picture: Picture, *, max_pixels: int, invert: bool = 
         IncompleteError: the mask file has no end yet.
         RefusedError: `mask_undecodable`, `mask_mismatch` or `too_large`.
     """
-    try:
-        opened = open_picture(data, max_pixels=max_pixels)
-        opened.check_whole()
-        pixels = load_pixels(opened)
-    except IncompleteError as error:
-        raise IncompleteError(f"the mask is not complete: {error.reason}") from error
-    except RefusedError as refusal:
-        raise RefusedError(
-            "too_large" if refusal.code == "too_large" else "mask_undecodable",
-            f"the mask cannot be used: {refusal.reason}",
-            "save the mask as a black and white PNG of the picture's size",
-        ) from refusal
+    remedy = "save the mask as a black and white PNG of the picture's size"
+    opened, pixels = load_mark_file(data, max_pixels=max_pixels, word="mask", remedy=remedy)
     viewed = to_viewed(marked_in(opened, pixels, invert=invert), opened.orientation)
     fitted = fit_mask(viewed, picture.viewed_size)
     note = None
