@@ -206,6 +206,8 @@ class StartSegments(msgspec.Struct, frozen=True, kw_only=True):
     model_read_ns: int = 0
     model_load_ns: int = 0
     warmup_ns: int = 0
+    unattributed_ns: int = 0
+    """What is left of the time from the program's first line to readiness."""
 
 
 class WorkSegments(msgspec.Struct, frozen=True, kw_only=True):
@@ -332,6 +334,8 @@ class ItemDone(_Message, frozen=True, kw_only=True, tag="item_done"):
     segments: WorkSegments
     times: ItemTimes
     rss_bytes: int
+    model_loads: int | None = None
+    """How often the process has loaded a model so far, by its own count."""
 
 
 class ItemHeld(_Message, frozen=True, kw_only=True, tag="item_held"):

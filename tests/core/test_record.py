@@ -74,6 +74,7 @@ def report(**facts: object) -> WorkReport:
         sha256_in="cafe",
         sha256_out="f00d",
         rss_bytes=500,
+        model_loads=1,
     )
     return replace(made, **facts)  # type: ignore[arg-type] # facts are fields of a report
 
@@ -192,7 +193,13 @@ def test_a_record_has_every_field_of_the_contract() -> None:
     assert set(line["image"]) == IMAGE_KEYS  # type: ignore[call-overload] # JSON
     assert set(line["segments_ms"]) >= DESIGN_SEGMENTS | {"unattributed"}  # type: ignore[call-overload] # JSON
     assert not {"chain_ns", "received_ns"} & set(line)
-    assert line["worker"] == {"pid": 4711, "incarnation": 2, "host": "host", "rss_bytes": 500}
+    assert line["worker"] == {
+        "pid": 4711,
+        "incarnation": 2,
+        "host": "host",
+        "rss_bytes": 500,
+        "model_loads": 1,
+    }
     assert (line["batch"], line["batch_size"], line["attempt"]) == ("b7", 3, 1)
     assert adds_up(line)
     assert line["total_ms"] == 110.0

@@ -86,7 +86,9 @@ def test_a_whole_life(talk: Talk, bench: Bench, marked: Item) -> None:
     assert ready.open_files is not None
     assert ready.open_files >= 5, "standard streams and two pipes"
     spent = sum(getattr(ready.segments, name) for name in ready.segments.__struct_fields__)
-    assert spent <= ready.ready_ns - worker.spawned_ns
+    assert spent == ready.ready_ns - worker.spawned_ns, (
+        "the parts of a start and what none claims are all of it"
+    )
 
     said = worker.run(broken_item(bench), marked)
     assert isinstance(said[0], BatchStarted)

@@ -296,6 +296,11 @@ def test_what_strikes_once_strikes_one_process_only(talk: Talk, item: Item, tmp_
         "leak=much",
         "slow_phase=infer:1",
         "slow_phase=encode",
+        "stretch=decoding:2",
+        "stretch=decode",
+        "stretch=decode:0.9",
+        "stretch=decode:nan",
+        "stretch=decode:inf",
         "hang_idle=1",
         "hot:nothing",
         "hang_once@a.png",
@@ -307,10 +312,14 @@ def test_an_entry_that_means_nothing_is_refused(text: str) -> None:
 
 
 def test_entries_are_read_with_their_scope() -> None:
-    text = "hot:slow_phase=encode:0.5, cold:oom@3,hot:oom=2,segv@a:b.png,cold:hang_idle,hot:exit_recycle"
+    text = (
+        "hot:slow_phase=encode:0.5,hot:stretch=read:1.5, cold:oom@3,hot:oom=2,segv@a:b.png,cold:hang_idle,"
+        "hot:exit_recycle"
+    )
     hot, cold = (read_plan(text, one_shot=one_shot) for one_shot in (False, True))
     assert hot.slow_phases == (("encode", 0.5),)
-    assert cold.slow_phases == ()
+    assert hot.stretches == (("read", 1.5),)
+    assert cold.slow_phases == cold.stretches == ()
     assert (hot.values, cold.values) == ((("oom", 2.0),), (("oom", 3.0),))
     assert hot.at_item == cold.at_item == {("segv", "a:b.png")}
     assert hot.plain == {"exit_recycle"}

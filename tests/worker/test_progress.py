@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import time
+from typing import TYPE_CHECKING, get_args
 
+import msgspec
 import numpy as np
 import pytest
 from PIL import Image
 
 from tests.worker.bench import OVERHEAD_PX, photo, rectangle, save_mask
-from watcher.wire import ItemDone, ItemHeld, ItemProgressed, Limits
+from watcher.wire import ItemDone, ItemHeld, ItemProgressed, Limits, Phase
 from watcher.worker.faults import Faults, read_plan
 from watcher.worker.imaging.crops import MIN_BUDGET, plan_crops, waves
 from watcher.worker.imaging.masks import grow
@@ -140,3 +142,33 @@ def test_a_planted_slow_phase_is_slow_where_it_says(bench: Bench) -> None:
     assert min(crops) >= 20_000_000
     assert told[0].spent_ns >= 30_000_000, "the planted sleep comes before anything is announced"
     assert done.segments.read_ns >= 30_000_000
+
+
+class _StoppedClock:
+    """A clock that stands still but for the sleeps of planted faults."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now_ns = 0
+        monkeypatch.setattr(time, "monotonic_ns", lambda: self.now_ns)
+        monkeypatch.setattr(time, "sleep", self._sleep)
+
+    def _sleep(self, seconds: float) -> None:
+        self.now_ns += round(seconds * 1e9)
+
+
+@pytest.mark.parametrize("phase", get_args(Phase))
+def test_a_stretched_phase_takes_so_many_times_as_long_and_no_other_does(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, phase: Phase
+) -> None:
+    everywhere = ",".join(f"slow_phase={each}:0.01" for each in get_args(Phase))
+    files = put(bench, far_apart())
+    _StoppedClock(monkeypatch)
+    spent = []
+    for planted in (everywhere, f"{everywhere},stretch={phase}:2.5"):
+        bench.faults = Faults(read_plan(planted, one_shot=False))
+        done, _ = bench.done(*files)
+        spent.append(msgspec.to_builtins(done.segments))
+    plain, stretched = spent
+    assert min(plain.values()) >= 10_000_000, "every phase takes some time here"
+    wanted = {**plain, f"{phase}_ns": plain[f"{phase}_ns"] * 2.5}
+    assert stretched == pytest.approx(wanted, abs=10)

@@ -161,4 +161,5 @@ def _work_report(
         sha256_in=message.sha256_in,
         sha256_out=message.sha256_out,
         rss_bytes=message.rss_bytes,
+        model_loads=message.model_loads,
     )

@@ -158,6 +158,8 @@ class JournalOpened:
     files: tuple[SavedFile, ...]
     next_number: int
     """The first unused job number."""
+    run: int = 0
+    """Which start of the service this is, as the journal counts them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,11 +222,16 @@ class WorkReport:
     sha256_in: str | None = None
     sha256_out: str | None = None
     rss_bytes: int = 0
+    model_loads: int | None = None
+    """How often that process had loaded a model, by its own count."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerReady:
-    """A worker has loaded and warmed its model. `segments_ns`: `process_start` ... `warmup`."""
+    """A worker has loaded and warmed its model.
+
+    `segments_ns`: `process_start` ... `warmup`, and `unattributed`: what none of them claims.
+    """
 
     origin: Origin
     ready_ns: int

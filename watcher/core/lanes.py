@@ -188,7 +188,8 @@ class Lanes:
         """(start segments, ready instant) of the flight's process, as far as its jobs own them.
 
         What lies between their dispatch and the process's own first instant, the commit of the attempts and
-        the call that starts it, belongs to its start too.
+        the call that starts it, belongs to its start too. What the process itself leaves `unattributed` does
+        not: that stays so.
         """
         if flight.path == "hot" or flight.ready is None:
             return None, None

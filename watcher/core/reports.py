@@ -56,6 +56,8 @@ class Reports:
         self._backpressure = backpressure
         self._engine_faults: Counter[str] = Counter()
         self._space_told_ns: int | None = None
+        self._replacements_told: set[str] = set()
+        """Devices that run in the place of the configured one, as the log has said. There are few."""
 
     def forget(self, job_id: str) -> None:
         """The job has ended: its engine errors count no more."""
@@ -82,6 +84,8 @@ class Reports:
             self._note_start(event, flight.sent_ns)
             self._lanes.flights.is_ready(flight, event, now.mono_ns)
             self._ledger.log("debug", "worker.ready", **fields)
+            if flight.device is None:  # else the CPU is what it was told to use
+                self._tell_replaced_device(event)
 
     def _note_start(self, event: e.WorkerReady, started_ns: int) -> None:
         """What the start took, and what the golden picture did: estimates go by both."""
@@ -101,9 +105,15 @@ class Reports:
             self._lanes.supervisor.ponged(event.number, now.mono_ns)
 
     def _tell_replaced_device(self, event: e.WorkerReady) -> None:
-        """A person named a device, and another one runs: once per start, besides every record."""
+        """A person named a device, and another one runs: told once in the life of the service.
+
+        Every record tells it, and the status; again here only if another device takes its place.
+        """
         configured, actual = str(event.device.get("configured")), str(event.device.get("actual"))
-        if configured != "auto" and not actual.startswith(configured):
+        if configured in {"auto", actual} or actual.startswith(f"{configured}:"):
+            return
+        if actual not in self._replacements_told:
+            self._replacements_told.add(actual)
             reason = event.device.get("reason")
             self._ledger.log(
                 "warning", "device.replaced", configured=configured, actual=actual, reason=reason
@@ -162,7 +172,7 @@ class Reports:
             self._returns.release(replace(job, suspect=True), now)
         else:
             remedy = f"that is a fault of watcher; to try it again: watcher retry {job.id}"
-            self._ledger.fail(job, reason, remedy, now)
+            self._ledger.fail(job.lost_so_far(now.mono_ns), reason, remedy, now)
 
     # --- an item -------------------------------------------------------------------------------------------
 
@@ -204,17 +214,18 @@ class Reports:
         if landed is None:
             return
         job, flight = landed
+        company_ns = max(0, event.report.started_ns - event.report.batch_received_ns)
         if event.code == "no_space":
-            self._no_space(job, event.reason, now)
+            self._no_space(job, event.reason, now, company_ns)
         elif event.code == "device_memory" and not job.cpu_only and self._policy.cold.enabled:
             self._ledger.log("warning", "job.too_large_for_device", job=job.id, source=job.source)
-            self._returns.release(replace(job.unattempted(), cpu_only=True), now)
+            self._returns.release(replace(job.unattempted(), cpu_only=True), now, company_ns)
         elif event.code in {"engine", "device_memory"} and self._is_worth_another_try(job, event.reason):
-            self._returns.release(replace(job, suspect=True), now)
+            self._returns.release(replace(job, suspect=True), now, company_ns)
         elif event.code == "changed":
-            self._returns.read_other_bytes(job, now)
+            self._returns.read_other_bytes(job, now, company_ns)
         elif event.code == "vanished":
-            self._returns.found_nothing(job, now)
+            self._returns.found_nothing(job, now, company_ns)
         else:
             drafted = self._draft(job, flight, event)
             self._ledger.fail(replace(job, record=drafted), event.reason, event.remedy, now)
@@ -272,14 +283,14 @@ class Reports:
         self._ledger.log("warning", "job.engine_failed", job=job.id, source=job.source, reason=reason)
         return True
 
-    def _no_space(self, job: Job, reason: str, now: e.Instant) -> None:
+    def _no_space(self, job: Job, reason: str, now: e.Instant, company_ns: int) -> None:
         """Staging is full: wait for space; that was not an attempt."""
         told_ns = self._space_told_ns
         if told_ns is None or now.mono_ns - told_ns >= round(_NO_SPACE_NOTICE_S * NS_PER_S):
             self._space_told_ns = now.mono_ns
             self._ledger.log("error", "publish.blocked", job=job.id, source=job.source, reason=reason)
         self._backpressure.staging_failed(now.mono_ns, reason)
-        self._returns.release(job.unattempted(), now)
+        self._returns.release(job.unattempted(), now, company_ns)
 
 
 def _ready_fields(event: e.WorkerReady) -> dict[str, JsonValue]:

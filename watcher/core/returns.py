@@ -59,25 +59,27 @@ class Returns:
         """Resolve the picture of a job that may be moved on now."""
         self._intake.touch(job.source)
 
-    def read_other_bytes(self, job: Job, now: Instant) -> None:
-        """What the worker read is not what was settled."""
+    def read_other_bytes(self, job: Job, now: Instant, company_ns: int = 0) -> None:
+        """What the worker read is not what was settled. `company_ns`: see `Job.lost_so_far`."""
         if self._intake.lost is not None:
-            self.release(job.unattempted(), now)
+            self.release(job.unattempted(), now, company_ns)
         else:
-            self.source_changed(job, "it was changed before it was read", now)
+            reason = "it was changed before it was read"
+            self.source_changed(job.lost_so_far(now.mono_ns, company_ns), reason, now)
 
-    def found_nothing(self, job: Job, now: Instant) -> None:
-        """The worker found no file to read."""
+    def found_nothing(self, job: Job, now: Instant, company_ns: int = 0) -> None:
+        """The worker found no file to read. `company_ns`: see `Job.lost_so_far`."""
         if self._intake.lost is None and not self._intake.is_present(job.source):
-            self._ledger.end(job, Cause.SOURCE_VANISHED, now, reason="it vanished before it was read")
+            lost = job.lost_so_far(now.mono_ns, company_ns)
+            self._ledger.end(lost, Cause.SOURCE_VANISHED, now, reason="it vanished before it was read")
         elif self._missed[job.id] < _MAX_MISSED:
             # The inbox may have gone, and that is noticed later than a worker's failure: what the next look
             # finds decides.
             self._missed[job.id] += 1
-            self.release(job.unattempted(), now)
+            self.release(job.unattempted(), now, company_ns)
             self._doubt_files(job, now)
         else:
-            self.read_other_bytes(job, now)
+            self.read_other_bytes(job, now, company_ns)
 
     def found_markless(self, job: Job) -> None:
         """The worker found nothing marked: another mark file of the picture has its turn, if there is one."""

@@ -20,6 +20,8 @@ meant for the resident worker or for one-shots only. NAME is the file name of th
 |                     | every call. In a process that is configured for `cpu` it is the CPU's memory      |
 | `slow_item=SECONDS` | every item sleeps first (counted in `read`, before that is announced)             |
 | `slow_phase=P:SECONDS` | sleep each time that phase P begins, or goes on with another crop              |
+| `stretch=P:FACTOR`  | phase P takes FACTOR (>= 1) times as long as it took: it sleeps at its end, and   |
+|                     | at the end of each crop                                                           |
 | `slow_start=SECONDS`| sleep before the model loads                                                      |
 | `fail_start=CODE`   | 78: the engine says that it cannot run here; other codes: exit without last words |
 | `hang_start`        | sleep for ever before the model loads                                             |
@@ -71,6 +73,7 @@ if TYPE_CHECKING:
 
     from watcher.wire import FromWorker, Item
     from watcher.worker.engines.protocol import Crop, Engine, LoadSegments
+    from watcher.worker.phases import PhaseClock
 
 VARIABLE = "WATCHER_TEST_FAULTS"
 ONCE_VARIABLE = "WATCHER_TEST_FAULTS_ONCE_DIR"
@@ -110,6 +113,7 @@ class Plan:
         at_item: pairs of kind and file name.
         values: kind to value.
         slow_phases: phase to seconds.
+        stretches: phase to factor.
         plain: kinds without argument.
         once_dir: where markers lie of what strikes once; None where nothing does.
     """
@@ -117,6 +121,7 @@ class Plan:
     at_item: frozenset[tuple[str, str]] = frozenset()
     values: tuple[tuple[str, float], ...] = ()
     slow_phases: tuple[tuple[Phase, float], ...] = ()
+    stretches: tuple[tuple[Phase, float], ...] = ()
     plain: frozenset[str] = frozenset()
     once_dir: str | None = None
 
@@ -135,6 +140,7 @@ def read_plan(text: str, *, one_shot: bool, once_dir: str | None = None) -> Plan
     at_item: set[tuple[str, str]] = set()
     values: list[tuple[str, float]] = []
     slow_phases: list[tuple[Phase, float]] = []
+    stretches: list[tuple[Phase, float]] = []
     plain: set[str] = set()
     for entry in filter(None, (part.strip() for part in text.split(","))):
         rest = _in_scope(entry, one_shot=one_shot)
@@ -149,14 +155,18 @@ def read_plan(text: str, *, one_shot: bool, once_dir: str | None = None) -> Plan
         elif kind == "oom" and at:
             values.append((kind, float(name)))
         elif key == "slow_phase" and equals:
-            slow_phases.append(_slow_phase(value, entry))
+            slow_phases.append(_of_phase(value, entry))
+        elif key == "stretch" and equals:
+            stretches.append(_stretch(value, entry))
         elif rest in _PLAIN:
             plain.add(rest)
         else:
             raise ValueError(f"unknown fault in {VARIABLE}: {entry}")
     if once_dir is None and any(kind in _ONCE for kind, _ in at_item):
         raise ValueError(f"a fault that strikes once needs {ONCE_VARIABLE}")
-    return Plan(frozenset(at_item), tuple(values), tuple(slow_phases), frozenset(plain), once_dir)
+    return Plan(
+        frozenset(at_item), tuple(values), tuple(slow_phases), tuple(stretches), frozenset(plain), once_dir
+    )
 
 
 def _in_scope(entry: str, *, one_shot: bool) -> str | None:
@@ -169,13 +179,20 @@ def _in_scope(entry: str, *, one_shot: bool) -> str | None:
     return rest if (head == "cold") == one_shot else None
 
 
-def _slow_phase(value: str, entry: str) -> tuple[Phase, float]:
-    wanted, _, seconds = value.partition(":")
+def _of_phase(value: str, entry: str) -> tuple[Phase, float]:
+    wanted, _, number = value.partition(":")
     phases: tuple[Phase, ...] = get_args(Phase)
     for phase in phases:
-        if phase == wanted and seconds:
-            return phase, float(seconds)
+        if phase == wanted and number:
+            return phase, float(number)
     raise ValueError(f"unknown phase in {VARIABLE}: {entry}")
+
+
+def _stretch(value: str, entry: str) -> tuple[Phase, float]:
+    phase, factor = _of_phase(value, entry)
+    if not 1 <= factor < float("inf"):
+        raise ValueError(f"nothing gets faster by a fault of {VARIABLE}: {entry}")
+    return phase, factor
 
 
 class Faults:
@@ -262,6 +279,12 @@ class Faults:
         for slow, seconds in self._plan.slow_phases:
             if slow == phase:
                 time.sleep(seconds)
+
+    def before_lap_ends(self, clock: PhaseClock) -> None:
+        """Act when a phase is to end, or its next crop: draw it out by what is planted."""
+        for stretched, factor in self._plan.stretches:
+            if stretched == clock.phase:
+                time.sleep(clock.lap_ns * (factor - 1) / 1e9)
 
     def at_fill(self, crops: int, device: str) -> None:
         """Act in the engine, before it fills so many crops of an item.

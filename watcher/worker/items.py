@@ -55,7 +55,16 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from watcher.wire import FailureCode, FromWorker, Item, Limits, MarkSource, Phase
+    from watcher.wire import (
+        FailureCode,
+        FromWorker,
+        Item,
+        ItemTimes,
+        Limits,
+        MarkSource,
+        Phase,
+        WorkSegments,
+    )
     from watcher.worker.engines.protocol import Crop, Engine
     from watcher.worker.faults import Faults
     from watcher.worker.filling import Judge
@@ -191,13 +200,13 @@ class ItemServer:
     # --- reports -------------------------------------------------------------------------------------------
 
     def _incomplete(self, course: _Course, reason: str) -> FromWorker:
-        segments, times = course.clock.finish(course.received_ns)
+        segments, times = self._finish(course)
         return ItemIncomplete(
             batch=course.batch, job=course.item.job, reason=quoted(reason), segments=segments, times=times
         )
 
     def _failed(self, course: _Course, code: FailureCode, reason: str, remedy: str) -> FromWorker:
-        segments, times = course.clock.finish(course.received_ns)
+        segments, times = self._finish(course)
         return ItemFailed(
             batch=course.batch,
             job=course.item.job,
@@ -210,7 +219,7 @@ class ItemServer:
         )
 
     def _held(self, course: _Course, image: ImageFacts, reason: str | None) -> FromWorker:
-        segments, times = course.clock.finish(course.received_ns)
+        segments, times = self._finish(course)
         return ItemHeld(
             batch=course.batch,
             job=course.item.job,
@@ -229,6 +238,7 @@ class ItemServer:
             units: how much it has to do, as `ItemProgressed` counts it.
             crop: which crop is over.
         """
+        self._faults.before_lap_ends(course.clock)
         over = course.clock.phase
         spent_ns = course.clock.enter(phase)
         self._report(
@@ -244,6 +254,11 @@ class ItemServer:
             )
         )
         self._faults.in_phase(phase)
+
+    def _finish(self, course: _Course) -> tuple[WorkSegments, ItemTimes]:
+        """Close the last phase; what comes after is no work of the item."""
+        self._faults.before_lap_ends(course.clock)
+        return course.clock.finish(course.received_ns)
 
     # --- the course of an item -----------------------------------------------------------------------------
 
@@ -372,7 +387,7 @@ class ItemServer:
         assert course.image is not None  # noqa: S101 - likewise
         sha256_out = stage(os.path.join(item.staging, item.stage_name), data, course.source)  # noqa: PTH118 - surrogates
         engine, device, rss = self._engine.facts(), self._engine.device(), rss_bytes()
-        segments, times = course.clock.finish(course.received_ns)
+        segments, times = self._finish(course)
         return ItemDone(
             batch=course.batch,
             job=item.job,
@@ -389,6 +404,7 @@ class ItemServer:
             segments=segments,
             times=times,
             rss_bytes=rss,
+            model_loads=self._engine.model_loads,
         )
 
 

@@ -149,13 +149,17 @@ class Worker:
         except EngineUnavailableError as error:
             raise _fatal(str(error), error.remedy, EXIT_CONFIGURATION) from error
         ready_ns = time.monotonic_ns()
+        import_ns = hello_ns - self._main_started_ns + imported_ns - configured_ns + load.import_ns
+        loading_ns = load.device_probe_ns + load.model_read_ns + load.model_load_ns
+        warmup_ns = ready_ns - loaded_ns
         segments = StartSegments(
             process_start_ns=max(0, self._main_started_ns - configure.spawned_ns),
-            import_ns=hello_ns - self._main_started_ns + imported_ns - configured_ns + load.import_ns,
+            import_ns=import_ns,
             device_probe_ns=load.device_probe_ns,
             model_read_ns=load.model_read_ns,
             model_load_ns=load.model_load_ns,
-            warmup_ns=ready_ns - loaded_ns,
+            warmup_ns=warmup_ns,
+            unattributed_ns=ready_ns - self._main_started_ns - import_ns - loading_ns - warmup_ns,
         )
         self._reports.send(_ready(engine, segments, ready_ns, golden))
         return server

@@ -24,6 +24,11 @@ class PhaseClock:
         self._lap_ns = self.started_ns
         self._spent: dict[Phase, int] = {}
 
+    @property
+    def lap_ns(self) -> int:
+        """How long the present phase, or its present crop, has gone on."""
+        return time.monotonic_ns() - self._lap_ns
+
     def enter(self, phase: Phase) -> int:
         """Count the time since the last call for the phase that ends; go on in `phase`. Returns that time."""
         now = time.monotonic_ns()
