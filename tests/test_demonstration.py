@@ -11,6 +11,7 @@ import pytest
 from PIL import Image
 
 from watcher import settings
+from watcher.acceptance.stage import Stage, marked_pictures
 from watcher.adapters.resources import default_config_text, sample_inbox
 from watcher.adapters.worker_messages import marking
 from watcher.cli import demonstration
@@ -46,7 +47,7 @@ MARKER = (255, 0, 255)
 @pytest.fixture(scope="module")
 def recipes(tmp_path_factory: pytest.TempPathFactory) -> tuple[Recipe, ...]:
     """As the demo's own configuration has them."""
-    stage = demonstration.Stage(tmp_path_factory.mktemp("demo"))
+    stage = Stage(tmp_path_factory.mktemp("demo"))
     demonstration.write_config(stage, "patchmatch")
     return settings.load(stage.config).policy(once=False).recipes
 
@@ -56,7 +57,7 @@ def mark_of(name: str, recipes: tuple[Recipe, ...]) -> Marked | None:
     recipe = Recipes(recipes).serving(name)
     assert recipe is not None
     picture = open_picture((sample_inbox() / name).read_bytes(), max_pixels=2_000_000)
-    beside = demonstration.sample_pictures(recipes)[name]
+    beside = marked_pictures(sample_inbox(), recipes)[name]
     kinds = [mark_file_kind(file) for file in beside]
     file = None
     if beside and kinds[0] is not None:
@@ -83,7 +84,7 @@ def test_the_demo_shows_every_way_to_mark_and_none() -> None:
 
 
 def test_mark_files_are_no_samples_and_everything_else_is(recipes: tuple[Recipe, ...]) -> None:
-    assert list(demonstration.sample_pictures(recipes)) == sorted(MARKED_BY)
+    assert list(marked_pictures(sample_inbox(), recipes)) == sorted(MARKED_BY)
 
 
 @pytest.mark.parametrize("name", sorted(MARKED_BY))

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 SCHEMA: Final = 1
+FILE_NAME: Final = "acceptance.json"
 
 SceneName = Literal["batch", "hot", "cold", "recovery", "model_cache"]
 """In the order in which they are played."""
@@ -161,7 +162,7 @@ def read(path: Path) -> Acceptance:
         ReportError: it cannot be read, or is no report that this version understands.
     """
     remedy = "name an acceptance.json that `watcher accept` has written, or its folder"
-    file = path / "acceptance.json" if path.is_dir() else path
+    file = path / FILE_NAME if path.is_dir() else path
     try:
         data = file.read_bytes()
     except OSError as error:

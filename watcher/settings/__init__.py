@@ -4,11 +4,14 @@ Rules of this package: it is light to import, since the service process shares i
 """
 
 from watcher.settings.access import check_access
-from watcher.settings.loading import check_folders, default_config_path, load
-from watcher.settings.models import Recipe, Settings, default_state_dir
-from watcher.settings.problems import ConfigurationError, Problem
+from watcher.settings.loading import CONFIG_VARIABLE, check_folders, default_config_path, load
+from watcher.settings.models import ENV_PREFIX, Recipe, Settings, default_state_dir
+from watcher.settings.problems import WEIGHTS_VARIABLE, ConfigurationError, Problem
 
 __all__ = [
+    "CONFIG_VARIABLE",
+    "ENV_PREFIX",
+    "WEIGHTS_VARIABLE",
     "ConfigurationError",
     "Problem",
     "Recipe",
