@@ -16,6 +16,7 @@ from watcher.adapters.service_manager import NoServiceManager
 from watcher.core import commands as c
 from watcher.core import events as e
 from watcher.core.job import Fingerprint, Identity, Job, JobState
+from watcher.core.lives import WorkerLife
 from watcher.ports import RemediableError
 from watcher.runtime import Edges, Runtime
 
@@ -95,6 +96,8 @@ class World:
     pruned: int = 0
     prunings_due: int = 0
     prune_failures: list[Exception] = field(default_factory=list)
+    lives: list[WorkerLife] = field(default_factory=list)
+    life_failures: list[Exception] = field(default_factory=list)
     written: list[bool] = field(default_factory=list)
 
     # journal
@@ -127,6 +130,11 @@ class World:
 
     def mark_logged(self, ids: Iterable[str]) -> None:
         self.marked |= set(ids)
+
+    def save_life(self, life: WorkerLife) -> None:
+        if self.life_failures:
+            raise self.life_failures.pop(0)
+        self.lives.append(life)
 
     def prune(self, _wall_s: float) -> bool:
         self.pruned += 1
@@ -762,6 +770,30 @@ def test_a_journal_that_cannot_forget_is_asked_again_later(stage: Stage, world: 
         stage.happen(e.RescanWanted("a test"), until=lambda: len(world.written) >= 3)
     assert world.pruned == 1
     assert [line["event"] for line in lines] == ["journal.prune_failed"]
+
+
+# --- lives -------------------------------------------------------------------------------------------------
+
+LIFE: Final = WorkerLife(1, 1, "hot", 5, "here", 10, None, None, 20, 30, {})
+
+
+def test_a_life_is_noted_at_once_and_costs_no_commit(stage: Stage, world: World) -> None:
+    stage.script.answer = lambda event: (c.SaveWorkerLife(LIFE),) if isinstance(event, e.RescanWanted) else ()
+    stage.happen(e.RescanWanted("a test"), until=lambda: len(world.lives) >= 1)
+    assert world.lives == [LIFE]
+    assert not any(call.startswith("commit") for call in world.calls)
+
+
+def test_a_life_that_cannot_be_noted_stops_nothing(stage: Stage, world: World) -> None:
+    world.life_failures = [full_disk()]
+    stage.script.answer = lambda event: (
+        (c.SaveWorkerLife(LIFE), c.RescanInbox("after")) if isinstance(event, e.RescanWanted) else ()
+    )
+    with capture_logs() as lines:
+        stage.happen(e.RescanWanted("a test"), until=lambda: len(world.written) >= 2)
+    assert world.lives == []
+    assert [line["event"] for line in lines] == ["journal.life_not_saved"]
+    assert any("after" in call for call in world.calls)
 
 
 # --- the service manager -----------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from watcher.core.commands import Batch, JournalWrite, PublishResult, SealResult, WriteNote
     from watcher.core.events import Event, Instant, JournalOpened
     from watcher.core.job import Fingerprint, Identity, Job, JobState, JsonObject
+    from watcher.core.lives import WorkerLife
 
     Sink: TypeAlias = Callable[[Event], None]
     """Puts one event on the runtime's queue; never blocks, never raises, may be called from any thread."""
@@ -105,6 +106,10 @@ class Journal(Protocol):
 
     def mark_logged(self, ids: Iterable[str]) -> None:
         """Their timing lines are on disk. May be lost in a crash: rescue looks at the log itself."""
+        ...
+
+    def save_life(self, life: WorkerLife) -> None:
+        """Note a process's life, in place of what was noted of it before. A crash may lose it."""
         ...
 
     def prune(self, wall_s: float) -> bool:

@@ -258,12 +258,20 @@ class Runtime:
                 self._writes.append(command)
             case c.Log():
                 log.write(command.level, command.event, command.fields)
+            case c.SaveWorkerLife():
+                self._save_life(command)
             case _ if not self._closing:
                 if self._depends_on_writes(command):
                     self._flush()
                 self._begin(command)
             case _:
                 pass  # nothing is begun any more; the journal tells the next start
+
+    def _save_life(self, command: c.SaveWorkerLife) -> None:
+        try:
+            self._edges.journal.save_life(command.life)
+        except RemediableError as error:  # a trace will lack it
+            log.write("debug", "journal.life_not_saved", {"reason": str(error)})
 
     def _depends_on_writes(self, command: c.Command) -> bool:
         """Whether what was gathered must be durable before this is begun."""

@@ -20,6 +20,7 @@ from watcher.adapters.journal import MIGRATIONS, SqliteJournal, open_readonly
 from watcher.core.commands import FinishJob, ForgetFile, SaveFile, SaveJob
 from watcher.core.events import SavedFile
 from watcher.core.job import Fingerprint, Identity, Job, JobClock, JobState
+from watcher.core.lives import WorkerLife
 from watcher.ports import RemediableError
 
 if TYPE_CHECKING:
@@ -338,6 +339,43 @@ def test_a_kill_between_or_in_commits_loses_nothing_that_was_told(path: Path) ->
         assert numbers == list(range(1, len(numbers) + 1)), "a gap: a commit was lost"
         assert len(numbers) >= told
         assert len(numbers) % 2 == 0, "half of a group"
+
+
+# --- the lives of workers ----------------------------------------------------------------------------------
+
+
+def a_life(run: int = 1, incarnation: int = 1, **changes: object) -> WorkerLife:
+    facts = {"segments_ms": {"import": 1.5}, "story": "ended \udcff", "reason": None}
+    life = WorkerLife(run, incarnation, "hot", 4711, "here", 10, 20, None, 30, 1_796_032_800_000_000, facts)
+    return replace(life, **changes)  # type: ignore[arg-type]  # the tests name real fields
+
+
+def test_a_life_is_kept_as_it_was_noted_last(path: Path) -> None:
+    with SqliteJournal(path) as book:
+        book.save_life(a_life())
+        book.save_life(a_life(incarnation=2))
+        book.save_life(a_life(exited_ns=40))
+    with open_readonly(path) as book:
+        assert book.lives() == (a_life(exited_ns=40), a_life(incarnation=2))
+
+
+def test_each_start_of_the_service_has_a_number_of_its_own(path: Path) -> None:
+    for run in (1, 2, 3):
+        with SqliteJournal(path) as book:
+            assert book.load().run == book.run == run
+            book.save_life(a_life(run))
+        with open_readonly(path) as book:
+            assert book.run == run
+    with open_readonly(path) as book:
+        assert [life.run for life in book.lives()] == [1, 2, 3]
+
+
+def test_a_life_that_no_watcher_wrote_is_told_as_damage(path: Path) -> None:
+    with SqliteJournal(path) as book:
+        book.save_life(a_life())
+        book._database.execute("UPDATE worker_lives SET life = '{}'")
+        with pytest.raises(RemediableError, match="damaged"):
+            book.lives()
 
 
 # --- what a person can mend --------------------------------------------------------------------------------

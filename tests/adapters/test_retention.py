@@ -19,6 +19,7 @@ from watcher.cli.reports import job_facts
 from watcher.core.commands import FinishJob, ForgetFile, SaveFile, SaveJob
 from watcher.core.events import SavedFile
 from watcher.core.job import FINAL_STATES, RESULTS, Fingerprint, Identity, Job, JobState
+from watcher.core.lives import WorkerLife
 from watcher.core.policy import Policy
 from watcher.core.record import draft_copy
 from watcher.ports import RemediableError
@@ -480,6 +481,42 @@ def test_a_job_is_marked_as_absent_exactly_while_no_file_has_its_bytes(life: Lif
     assert wrong == []
 
 
+# --- lives of workers --------------------------------------------------------------------------------------
+
+
+def note_life(life: Life, incarnation: int, run: int = 1) -> None:
+    life.book.save_life(WorkerLife(run, incarnation, "hot", 5, "here", 1, 2, 3, 4, 5, {}))
+
+
+def lives_of(life: Life) -> list[tuple[int, int]]:
+    return [(known.run, known.incarnation) for known in life.book.lives()]
+
+
+def test_a_life_is_forgotten_after_a_month(life: Life) -> None:
+    note_life(life, 1)
+    life.pass_days(retention.LIVES_DAYS - 1)
+    note_life(life, 2)
+    assert lives_of(life) == [(1, 1), (1, 2)]
+    life.pass_days(1)
+    assert lives_of(life) == [(1, 2)]
+
+
+def test_a_life_that_ends_late_is_kept_from_its_end_on(life: Life) -> None:
+    note_life(life, 1)
+    life.pass_days(retention.LIVES_DAYS - 1)
+    note_life(life, 1)
+    life.pass_days(retention.LIVES_DAYS - 1)
+    assert lives_of(life) == [(1, 1)]
+
+
+def test_not_more_than_so_many_lives_are_kept(life: Life, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retention, "LIVES_ROWS", 70)
+    for incarnation in range(1, 201):
+        note_life(life, incarnation)
+    life.prune()
+    assert lives_of(life) == [(1, incarnation) for incarnation in range(131, 201)]
+
+
 # --- an older journal --------------------------------------------------------------------------------------
 
 
@@ -562,6 +599,7 @@ WALKS: Final = {
     "forgetting": {
         "SCAN jobs USING COVERING INDEX jobs_history",  # from the oldest up, up to the limit
         "SCAN jobs USING COVERING INDEX jobs_absent",
+        "SCAN worker_lives",  # from the oldest number up, up to the limit
     },
 }
 

@@ -52,7 +52,7 @@ class Shelf:
 
     def left(self, adversary: Adversary, seed: int = 1) -> dict[str, bytes]:
         """What a power cut would leave."""
-        files = self.disk.files_after_cut(adversary, Random(seed))  # noqa: S311 - choices of a test
+        files = self.disk.files_after_cut(adversary, Random(seed))
         return {os.path.relpath(path, self.root): content for path, content in files.items()}
 
     def any_left(self, cuts: int = 200) -> list[dict[str, bytes]]:
@@ -177,7 +177,7 @@ def test_a_power_cut_makes_of_the_real_folders_what_it_said(shelf: Shelf, advers
     (shelf.root / "unknown").write_bytes(b"to the model")
     expected = shelf.left(adversary)
 
-    shelf.disk.power_cut(adversary, Random(1))  # noqa: S311 - choices of a test
+    shelf.disk.power_cut(adversary, Random(1))
 
     there = {path.name: path.read_bytes() for path in shelf.root.iterdir() if path.is_file()}
     assert there == {**expected, "unknown": b"to the model"}
@@ -206,7 +206,7 @@ def test_the_timing_log_is_whole_again_after_any_power_cut(shelf: Shelf, adversa
         with pytest.raises(Died):
             log.append(records[3])
         shelf.disk.on_step = lambda _operation, _name: None
-        shelf.disk.power_cut(Adversary.MIXED if seed % 2 else adversary, Random(seed))  # noqa: S311 - as above
+        shelf.disk.power_cut(Adversary.MIXED if seed % 2 else adversary, Random(seed))
 
         log = JsonlTimingLog(shelf.root / name, clock, max_bytes=1 << 20, keep_days=9, files=shelf.disk)
         logged = log.logged([str(record["job"]) for record in records])

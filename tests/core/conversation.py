@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from watcher.core.job import JsonObject
+    from watcher.core.lives import WorkerLife
 
 NS = 1_000_000_000
 MS = 1_000_000
@@ -104,6 +105,7 @@ class Journal:
     unlogged: list[str] = field(default_factory=list)
     lines: list[dict[str, Any]] = field(default_factory=list)
     """The timing log."""
+    lives: dict[int, WorkerLife] = field(default_factory=dict)
 
     def opened(self) -> e.JournalOpened:
         numbers = [int(job_id.rpartition("-")[2]) for job_id in self.jobs]
@@ -866,6 +868,8 @@ class World:
                 self.disposed.append(command.job.source)
                 if self.disposes:
                     self.operations.append(lambda: self._dispose(command.job))
+            case c.SaveWorkerLife():
+                self.journal.lives[command.life.incarnation] = command.life
             case _:
                 raise AssertionError(command)
 

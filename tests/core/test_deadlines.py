@@ -496,6 +496,8 @@ def test_a_long_queue_goes_cold_where_memory_for_a_second_model_is_known_to_be_f
         world.cold.ready()
         world.cold.serve(world.cold.begin())
         assert world.line("large 4.jpg")["path_reason"] == "queue_too_long"
+        world.hot.serve(world.hot.begin())
+        assert world.said("path.changed") == [], "both ways are used, and nothing is wrong"
 
 
 def test_the_line_is_not_jumped() -> None:

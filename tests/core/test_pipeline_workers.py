@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.core.conversation import NS, World, cleaned
+from tests.core.conversation import NS, START_SEGMENTS, World, cleaned
 from watcher.core import commands as c
 from watcher.core import events as e
 from watcher.core.policy import ArrivalPolicy, BatchPolicy, ColdPolicy, Policy, WorkerPolicy
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 HOT_ONLY = Policy(cold=ColdPolicy(enabled=False))
 
@@ -733,3 +737,60 @@ def test_once_does_not_wait_for_a_file_that_nobody_can_read() -> None:
     assert not world.is_idle()
     world.advance(20)
     assert world.is_idle()
+
+
+# --- devices -----------------------------------------------------------------------------------------------
+
+
+def says_ready(
+    world: World, path: str, device: Mapping[str, str | None], *, asked: str | None = None
+) -> None:
+    """The newest process of this kind says that it is ready, and on which device."""
+    process = world.hot if path == "hot" else world.cold
+    assert process.device == asked
+    process.is_ready = True
+    world.send(
+        e.WorkerReady(process.origin, world.now_ns, dict.fromkeys(START_SEGMENTS, 0), {}, device, 1, 1)
+    )
+
+
+ON_CPU = {"configured": "cuda", "actual": "cpu", "reason": "cuda:0 does not exist here; runs on cpu"}
+
+
+def test_a_device_that_is_not_there_is_told_once_however_many_workers_start() -> None:
+    world = World(Policy(device="cuda"))
+    for _ in range(3):
+        says_ready(world, "hot", ON_CPU)
+        world.advance(200)
+        world.hot.crash()
+        drop_marked(world, f"{world.now_ns}.jpg")
+        says_ready(world, "cold", ON_CPU)
+        world.cold.crash()
+        world.advance(30)
+    (told,) = world.said("device.replaced")
+    assert told == {**ON_CPU}
+
+
+def test_a_device_that_is_not_there_is_told_where_only_one_shots_serve() -> None:
+    world = World(Policy(device="cuda", once=True))
+    drop_marked(world, "a.jpg")
+    says_ready(world, "cold", ON_CPU)
+    assert len(world.said("device.replaced")) == 1
+
+
+@pytest.mark.parametrize(
+    ("configured", "actual", "told"),
+    [
+        ("auto", "cpu", 0),
+        ("cuda", "cuda:0", 0),
+        ("cuda:1", "cuda:1", 0),
+        ("cuda:1", "cuda:10", 1),
+        ("cuda:1", "cuda:0", 1),
+        ("mps", "cpu", 1),
+        ("cpu", "cpu", 0),
+    ],
+)
+def test_a_replacement_is_what_a_person_did_not_name(configured: str, actual: str, told: int) -> None:
+    world = World(Policy(device=configured))
+    says_ready(world, "hot", {"configured": configured, "actual": actual, "reason": None})
+    assert len(world.said("device.replaced")) == told

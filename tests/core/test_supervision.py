@@ -358,7 +358,7 @@ TestSupervisedLife = SupervisedLife.TestCase
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("seed", range(3))
 def test_workers_live_for_a_long_time(seed: int) -> None:
-    draw = Random(seed)  # noqa: S311 - no secret
+    draw = Random(seed)
     for _ in range(5000):
         wander(SupervisedLife(), draw, 150)
 

@@ -325,7 +325,7 @@ def mutant(before: str, after: str) -> ModuleType:
 def live(of: ModuleType) -> None:
     """Many lives, the same every time."""
     kind = type("MutantLife", (SupervisedLife,), {"supervisor_type": of.Supervisor})
-    draw = Random(9)  # noqa: S311 - no secret: the same lives every time
+    draw = Random(9)
     for _ in range(LIVES):
         wander(kind(), draw, STEPS)
 

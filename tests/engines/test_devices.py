@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import warnings
 from typing import TYPE_CHECKING, Any
@@ -164,6 +165,36 @@ def test_an_operator_that_mps_hands_to_the_cpu_is_named() -> None:
     evidence = devices.observe_operators(run, "cpu")
     assert evidence is not None
     assert evidence.fallback_ops == ("aten::_fft_c2r",)
+
+
+def test_every_fallback_counts_and_not_only_the_first_of_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Torch gives such warnings once in a process; this one of its own comes the same way, on any device."""
+    monkeypatch.setattr(devices, "_FALLBACK_WARNING", re.compile(r"The use of `x\.(T)` on tensors"))
+
+    def run() -> None:
+        torch.relu(torch.rand(2, 3, 4).T)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        run()  # what the first warm-up does: from now on torch is silent
+    for _ in range(2):
+        evidence = devices.observe_operators(run, "cpu")
+        assert evidence is not None
+        assert evidence.fallback_ops == ("T",)
+    assert not torch.is_warn_always_enabled(), "left as it was"
+
+
+def test_the_device_is_where_the_output_of_the_last_call_was_seen(
+    stand_in: Any, noise_crop: Callable[[int, int], Crop]
+) -> None:
+    engine = LamaEngine(stand_in.choice(device="cpu"))
+    engine.load()
+    engine.warm_up()
+    engine.fill([noise_crop(64, 64)])
+    assert engine._model is not None
+    engine._model.output_device = "cuda:3"  # as a call after the warm-up may find
+    facts = engine.device()
+    assert (facts.actual, facts.evidence.output, facts.evidence.parameters) == ("cuda:3", "cuda:3", "cpu")
 
 
 @pytest.mark.kind("PB11")

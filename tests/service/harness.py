@@ -28,6 +28,7 @@ from PIL import Image
 
 from watcher.adapters.journal import open_readonly
 from watcher.core.job import FINAL_STATES
+from watcher.telemetry.events import EVENTS
 from watcher.worker.faults import VARIABLE
 
 if TYPE_CHECKING:
@@ -94,6 +95,13 @@ def source_of(record: Record, key: str = "source") -> str:
     """The path in a record, whatever bytes it has."""
     raw = record.get(f"{key}_b64")
     return os.fsdecode(base64.b64decode(raw)) if raw else record[key]
+
+
+def _is_documented(line: Record) -> bool:
+    spec = EVENTS.get(line["event"])
+    if spec is None or line["level"] not in {spec.level, *spec.also}:
+        return False
+    return set(line) <= {"ts", "level", "event", "exception", *spec.fields}
 
 
 # --- the service -------------------------------------------------------------------------------------------
@@ -371,6 +379,10 @@ class Service:
                     found.append(entry)
         return found
 
+    def undocumented_lines(self) -> list[Record]:
+        """Lines of the log whose name, level or fields are not those of the table of events."""
+        return [line for line in self.log() if not _is_documented(line)]
+
     def wait_log(self, event: str, *, count: int = 1, **fields: Any) -> list[Record]:
         found: list[Record] = self._wait(
             lambda: len(lines := self.log(event, **fields)) >= count and lines, f"{count} x {event} {fields}"
@@ -415,6 +427,7 @@ class Service:
         self._canary()
         self._wait(self._is_at_rest, "the service to come to rest")
         records = self.records()
+        assert self.undocumented_lines() == [], "docs/EVENTS.md says nothing of these"
         self._assert_once_each(records)
         self._assert_no_litter(records)
         for record in records:

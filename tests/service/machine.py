@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 
     from watcher.core.commands import Batch, BatchItem, JournalWrite
     from watcher.core.job import Identity, Job, JsonObject
+    from watcher.core.lives import WorkerLife
 
 NS_PER_S: Final = 1_000_000_000
 PATIENCE_S: Final = 900.0
@@ -429,6 +430,12 @@ class SteppedJournal:
         self._journal.mark_logged(ids)
         self._files.committed(self._journal, synced=False)
         self._end("marked")
+
+    def save_life(self, life: WorkerLife) -> None:
+        self._begin("note")
+        self._journal.save_life(life)
+        self._files.committed(self._journal, synced=False)
+        self._end("noted")
 
     def prune(self, wall_s: float) -> bool:
         self._begin("prune")

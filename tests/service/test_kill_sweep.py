@@ -292,10 +292,10 @@ def test_kills_at_random_moments_amid_arrivals_lose_nothing_and_repeat_nothing(
 ) -> None:
     seed = int(os.environ.get(SEED_VARIABLE) or random.SystemRandom().randrange(1 << 30))
     sys.stdout.write(f"{SEED_VARIABLE}={seed}\n")
-    chance = random.Random(seed)  # noqa: S311 - a sweep, no secret
+    chance = random.Random(seed)
     service = new_service(*AFTER[after], "[arrivals]", "quiet_s = 0.1", "rescan_s = 1.0")
     (service.root / "archive").mkdir()
-    traffic = Traffic(service, random.Random(chance.random()), kept=after == "keep")  # noqa: S311 - as above
+    traffic = Traffic(service, random.Random(chance.random()), kept=after == "keep")
     onlooker = Onlooker(service, traffic)
     threads = [threading.Thread(target=target, daemon=True) for target in (traffic.run, onlooker.run)]
     for thread in threads:

@@ -198,7 +198,7 @@ def grown(samples: list[Sample], of: Callable[[Sample], float]) -> tuple[float, 
 @pytest.mark.kind("I2")
 def test_it_serves_for_long_under_faults_and_nothing_piles_up(new_service: NewService) -> None:
     service = new_service('after = "delete"', "[arrivals]", "quiet_s = 0.2").start()
-    soak = Soak(service, random.Random(SEED))  # noqa: S311 - choices of a test, no secrets
+    soak = Soak(service, random.Random(SEED))
 
     try:
         soak.run()

@@ -360,7 +360,7 @@ def test_a_root_that_is_unmounted_and_mounted_again_is_watched_again(
 
 def drop_bursts(service: Service, count: int) -> None:
     """Put so many files there in random bursts; some cost the handler an error, or the reader its life."""
-    chance = random.Random(15)  # noqa: S311 - the same bursts each time
+    chance = random.Random(15)
     left = [f"{('odd', 'killer', 'plain')[min(n % 10, 2)]}-{n}-of-{count}.png" for n in range(count)]
     while left:
         for name in left[: chance.randint(1, 12)]:

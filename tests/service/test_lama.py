@@ -16,6 +16,7 @@ from PIL import Image
 
 from tests.service.harness import encoded, mask, pixels
 from tests.service.namespaces import without_network
+from watcher.worker.devices import TorchAccelerators
 from watcher.worker.engines.protocol import Crop
 from watcher.worker.imaging.blending import levelled
 from watcher.worker.imaging.masks import grow
@@ -142,3 +143,33 @@ def test_auto_without_weights_says_so_and_uses_the_embedded_engine(
 
     assert (engine["configured"], engine["actual"]) == ("auto", "patchmatch")
     assert engine["reason"]
+
+
+@pytest.mark.parametrize(
+    "device", ["cuda", *(pytest.param(device, marks=pytest.mark.soak) for device in ("cuda:1", "mps"))]
+)
+def test_a_device_that_is_not_there_means_the_cpu_and_is_told(
+    new_service: Callable[..., Service], weights: Path, device: str
+) -> None:
+    missing = "cuda:0" if device == "cuda" else device
+    if missing in TorchAccelerators().available():
+        pytest.skip(f"there is a {missing} here")
+    service = new_service(
+        *("[engine]", 'name = "lama"', f'device = "{device}"'),
+        *(
+            "[model]",
+            f'source = "{weights}"',
+            f'sha256 = "{hashlib.sha256(weights.read_bytes()).hexdigest()}"',
+        ),
+    ).start()
+    service.put("a.png")
+    seen = service.wait_record("a.png")["device"]
+    assert (seen["configured"], seen["actual"]) == (device, "cpu")
+    assert seen["reason"].startswith(f"{missing} does not exist here")
+    assert seen["evidence"] == {
+        "parameters": "cpu",
+        "output": "cpu",
+        "kernel_time_share": {"cpu": 1.0},
+        "fallback_ops": [],
+    }
+    assert len(service.log("device.replaced")) == 1

@@ -75,7 +75,7 @@ NOT_NEEDED: Final = {"SourceDisposal._move:folder"}
 
 def chance(seed: str | int) -> Random:
     """The same choices each time."""
-    return Random(seed)  # noqa: S311 - choices of a test, no secrets
+    return Random(seed)
 
 
 @contextmanager

@@ -6,6 +6,9 @@ What the service decides by is the error, and what it tells is what it asked for
 
 from __future__ import annotations
 
+import json
+import os
+import signal
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -109,3 +112,55 @@ def test_what_does_not_fit_alone_is_served_on_the_cpu_by_a_fresh_process(new_ser
     assert "memory is short" in exited["reason"]
     assert service.worker_pid() != worker, "what the device still holds is not to be trusted"
     assert service.status()["worker"]["restarts"] == 0
+
+
+# --- a device that is not there ----------------------------------------------------------------------------
+
+
+def assert_told_of_the_cpu(service: Service, configured: str, reason: str) -> None:
+    """In every record, in the status, and once in the log, however many processes were started."""
+    for record in service.records():
+        device = record["device"]
+        assert (device["configured"], device["actual"], device["reason"]) == (configured, "cpu", reason)
+        assert device["available"] == ["cpu"]
+        assert device["evidence"]["output"] == "cpu"
+    assert {record["path"] for record in service.records()} == {"hot", "cold"}
+    status = json.loads(service.run("status", "--json").stdout)["device"]
+    assert status == {"configured": configured, "actual": "cpu", "reason": reason}
+    (told,) = service.log("device.replaced")
+    assert (told["level"], told["configured"], told["actual"], told["reason"]) == (
+        "warning",
+        configured,
+        "cpu",
+        reason,
+    )
+
+
+def serve_hot_cold_and_hot_again(service: Service) -> None:
+    service.put("one.png")
+    service.wait_record("one.png")
+    os.kill(service.worker_pid(), signal.SIGKILL)
+    service.put("two.png")
+    service.wait_record("two.png")
+    service.worker_pid()
+    service.put("three.png")
+    service.wait_record("three.png")
+
+
+def test_a_device_that_the_engine_cannot_use_is_told_in_every_record_and_once_in_the_log(
+    new_service: NewService,
+) -> None:
+    service = new_service(*QUICK, "[engine]", 'name = "patchmatch"', 'device = "cuda"').start()
+    serve_hot_cold_and_hot_again(service)
+    assert_told_of_the_cpu(service, "cuda", "patchmatch runs on the CPU only")
+
+
+def test_once_tells_of_it_too(new_service: NewService) -> None:
+    service = new_service(*QUICK, "[engine]", 'name = "patchmatch"', 'device = "cuda:1"')
+    for name in ("a.png", "b.png", "c.png"):
+        service.put(name)
+    ended = service.run("once")
+    assert ended.returncode == 0
+    told = [line for line in ended.stderr.splitlines() if "device.replaced" in line]
+    assert len(told) == 1
+    assert json.loads(told[0])["configured"] == "cuda:1"

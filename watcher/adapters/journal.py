@@ -19,6 +19,7 @@ import json
 import os
 import sqlite3
 from contextlib import contextmanager, suppress
+from dataclasses import asdict
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
 
@@ -27,6 +28,7 @@ from watcher.adapters.retention import Retention
 from watcher.core.commands import FinishJob, ForgetFile, SaveFile, SaveJob
 from watcher.core.events import JournalOpened, SavedFile
 from watcher.core.job import ANSWERS, FINAL_STATES, Fingerprint, Identity, Job, JobState
+from watcher.core.lives import WorkerLife
 from watcher.ports import RemediableError
 
 if TYPE_CHECKING:
@@ -114,6 +116,16 @@ MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (
         """CREATE INDEX jobs_suspect ON jobs (picture_sha256, recipe)
             WHERE suspect = 1 AND state IN ('gone', 'superseded')""",
     ),
+    (
+        "INSERT INTO meta (key, value) VALUES ('run', 0)",
+        """CREATE TABLE worker_lives (
+            seq INTEGER PRIMARY KEY AUTOINCREMENT,
+            run INTEGER NOT NULL, incarnation INTEGER NOT NULL,
+            noted_day INTEGER NOT NULL,
+            life TEXT NOT NULL,
+            UNIQUE (run, incarnation)
+        )""",
+    ),
 )
 """Entry N brings a file from schema N to N + 1. Entries are only ever appended."""
 
@@ -156,6 +168,10 @@ _SAVE_JOB: Final = (
 _SAVE_FILE: Final = (
     "INSERT OR REPLACE INTO files (path, inode, size_bytes, mtime_ns, ctime_ns, sha256) "
     "VALUES (?, ?, ?, ?, ?, ?)"
+)
+_SAVE_LIFE: Final = (
+    "INSERT INTO worker_lives (run, incarnation, noted_day, life) VALUES (?, ?, ?, ?) "
+    "ON CONFLICT (run, incarnation) DO UPDATE SET noted_day = excluded.noted_day, life = excluded.life"
 )
 
 
@@ -213,6 +229,7 @@ class SqliteJournal:
                 jobs=self._active_jobs({file.path: file for file in files}),
                 files=files,
                 next_number=self._meta("next_number"),
+                run=self._meta("run"),
             )
 
     def commit(self, writes: Sequence[JournalWrite]) -> None:
@@ -307,6 +324,24 @@ class SqliteJournal:
                 [(self._retention.day, job) for job in ids],
             )
 
+    def save_life(self, life: WorkerLife) -> None:
+        """Note a process's life. Not synced: a crash may lose it."""
+        text = json.dumps(asdict(life), separators=(",", ":"))
+        with _explained(self._path), self._unsynced():
+            self._database.execute(_SAVE_LIFE, (life.run, life.incarnation, self._retention.day, text))
+
+    def lives(self) -> tuple[WorkerLife, ...]:
+        """The lives of workers, as far as they are kept, oldest first."""
+        with _explained(self._path), self._intact_rows():
+            rows = self._database.execute("SELECT life FROM worker_lives ORDER BY seq")
+            return tuple(WorkerLife(**json.loads(text)) for (text,) in rows)
+
+    @property
+    def run(self) -> int:
+        """Which start of the service was the last, counted from 1."""
+        with _explained(self._path):
+            return self._meta("run")
+
     def prune(self, wall_s: float) -> bool:
         """Forget a few rows of what nobody needs any more (see `retention`); some milliseconds.
 
@@ -340,6 +375,7 @@ class SqliteJournal:
         execute(f"PRAGMA wal_autocheckpoint = {_CHECKPOINT_PAGES}")
         execute(f"PRAGMA journal_size_limit = {_WAL_LIMIT_BYTES}")
         self._migrate()
+        execute("UPDATE meta SET value = value + 1 WHERE key = 'run'")
 
     def _check(self) -> None:
         if self._path.stat().st_size > _CHECKED_BYTES:

@@ -28,6 +28,9 @@ IDENTITY_DAYS: Final = 730
 IDENTITY_ROWS: Final = 100_000
 """Pictures that left, and are known when they come again: 500 days of 200 a day. A row is 0.5 kB (0.65 with a
 mask) and what is left of its record 0.45 kB, so 110 MB at most."""
+LIVES_DAYS: Final = 30
+LIVES_ROWS: Final = 5_000
+"""Lives of workers, which `watcher trace` shows: 0.7 to 0.9 kB each, so 4.5 MB at most."""
 CHUNK_ROWS: Final = 50
 """Some 6 ms of work in a journal of 1,000,000 rows; once a second these are 180,000 rows an hour."""
 _MOST_EXCESS: Final = 10_000
@@ -140,7 +143,9 @@ class Retention:
         history, identities = self._history.take(self.day), self._identities.take(self.day)
         forgotten = sum(self._forget_history(seq) for seq in history)
         forgotten += sum(self._forget_identity(seq) for seq in identities)
-        self._has_more = forgotten > 0 and max(len(history), len(identities)) == CHUNK_ROWS
+        lives = self._forget_lives()
+        forgotten += lives
+        self._has_more = forgotten > 0 and max(len(history), len(identities), lives) == CHUNK_ROWS
         return self._has_more
 
     def _forget_history(self, seq: int) -> bool:
@@ -168,6 +173,15 @@ class Retention:
         if not found.rowcount:
             self._database.execute("UPDATE jobs SET absent_day = ? WHERE seq = ?", (self.day, seq))
         return bool(found.rowcount)
+
+    def _forget_lives(self) -> int:
+        """Forget the oldest lives of workers that are too old or too many; returns how many."""
+        found = self._database.execute(
+            "DELETE FROM worker_lives WHERE seq IN (SELECT seq FROM worker_lives ORDER BY seq LIMIT ?) "
+            "AND (noted_day <= ? OR seq <= (SELECT max(seq) FROM worker_lives) - ?)",
+            (CHUNK_ROWS, self.day - LIVES_DAYS, LIVES_ROWS),
+        )
+        return found.rowcount
 
     def _meta(self, key: str) -> int:
         (value,) = self._database.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()

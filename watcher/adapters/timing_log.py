@@ -20,9 +20,9 @@ import errno
 import json
 import os
 import re
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, date, datetime, timedelta
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
@@ -194,6 +194,47 @@ class JsonlTimingLog:
                 self._durable.discard(name)
                 _log.info("timings.pruned", file=name)
         self._pruned_on = today
+
+
+def records_in(
+    folder: Path, *, job: str | None = None, days: tuple[str | None, str | None] = (None, None)
+) -> Iterator[dict[str, Any]]:
+    """The records of a timing log, oldest file first, for whoever only reads; while it is being written, too.
+
+    Args:
+        folder: `outbox/logs`.
+        job: only this one's, if given.
+        days: the first and the last, as UTC dates, if given; jobs that ended on them count.
+
+    Lines that are no records are passed over. An unreadable log has none.
+    """
+    try:
+        files = sorted(
+            (match["day"], int(match["number"] or 0), path)
+            for path in folder.iterdir()
+            if (match := _NAME.fullmatch(path.name)) and path.is_file() and not path.is_symlink()
+        )
+    except OSError:
+        return
+    first, last = days
+    for day, _number, path in files:
+        if (first is None or day >= first) and (last is None or day <= last):
+            yield from _records_of(path, job)
+
+
+def _records_of(path: Path, job: str | None) -> Iterator[dict[str, Any]]:
+    wanted = None if job is None else job.encode()
+    try:
+        with path.open("rb") as lines:
+            for line in lines:
+                if not line.endswith(b"\n") or (wanted is not None and wanted not in line):
+                    continue
+                with suppress(ValueError):
+                    record = json.loads(line)
+                    if isinstance(record, dict) and (job is None or record.get("job") == job):
+                        yield record
+    except OSError:
+        return
 
 
 def _name(day: date, number: int) -> str:

@@ -207,6 +207,80 @@ def preview(
 
 
 @app.command()
+def accept(  # noqa: PLR0913 - each option is a parameter: typer reads them off
+    *,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "-o", "--output", metavar="DIR", help="Gets the report. Default: acceptance-DATE-TIME, here."
+        ),
+    ] = None,
+    pictures: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR", help="Your own, with their marks; they are copied. Default: the samples."
+        ),
+    ] = None,
+    requests: Annotated[
+        int, typer.Option(min=5, max=10_000, metavar="N", help="On the hot path, after the first.")
+    ] = 20,
+    batch: Annotated[int, typer.Option(min=1, max=1000, metavar="N", help="Pictures at once.")] = 8,
+    kills: Annotated[int, typer.Option(min=0, max=20, metavar="N", help="Of the worker.")] = 3,
+    keep: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Work in this folder and leave it. Default: a scratch folder."),
+    ] = None,
+    config: ConfigOption = None,
+    engine: EngineOption = None,
+    device: DeviceOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Measure this build: batch, hot path, cold path, recovery, model cache, segment by segment.
+
+    Starts a service of its own, with your engine, device and model, kills its worker, and reads the records.
+    Writes acceptance.json, .md and .html. A claim that does not hold is a result: the exit code is 1 only if
+    a picture failed. `watcher compare` says what changed between two reports.
+
+    Examples: `watcher accept` - `watcher accept --engine lama -o before` - `watcher accept --pictures ./mine`
+    """
+    from watcher.acceptance.running import Options  # noqa: PLC0415 - the other commands do without it
+    from watcher.cli import accepting  # noqa: PLC0415 - as above
+
+    chosen = accepting.measured(config, engine, device)
+    options = Options(pictures, batch, requests, kills, downs=kills, keep=keep)
+    raise SystemExit(EXIT_JOBS_FAILED if accepting.accept(chosen, options, output, as_json=as_json) else 0)
+
+
+@app.command()
+def compare(
+    *,
+    a: Annotated[
+        Path, typer.Argument(metavar="A", help="The report before: acceptance.json, or its folder.")
+    ],
+    b: Annotated[Path, typer.Argument(metavar="B", help="The report after.")],
+    as_json: JsonOption = False,
+) -> None:
+    """Compare two acceptance reports, segment by segment: is B faster than A, and where.
+
+    A difference counts only if it is more than chance, the machine and the next run of one build explain.
+    Says first what differs in configuration, devices and environment. The exit code is 0 whatever comes out.
+
+    Examples: `watcher compare ./before ./after` - `watcher compare before/acceptance.json after --json`
+    """
+    from msgspec import to_builtins  # noqa: PLC0415 - the other commands do without it
+
+    from watcher.acceptance import report  # noqa: PLC0415 - as above
+    from watcher.acceptance.comparison import compare as compare_reports  # noqa: PLC0415 - as above
+    from watcher.cli import views  # noqa: PLC0415 - as above
+
+    comparison = compare_reports(report.read(a), report.read(b))
+    if as_json:
+        views.print_json(to_builtins(comparison))
+    else:
+        views.print_comparison(comparison)
+
+
+@app.command()
 def status(
     *, config: ConfigOption = None, state_dir: StateOption = None, as_json: JsonOption = False
 ) -> None:
@@ -277,6 +351,53 @@ def retry(
         views.print_json(report)
     else:
         views.print_retry(report)
+
+
+@app.command()
+def trace(  # noqa: PLR0913 - each option is a parameter: typer reads them off
+    *,
+    job: Annotated[
+        str | None, typer.Argument(metavar="JOB", help="A job's id, or its picture's path in the inbox.")
+    ] = None,
+    batch: Annotated[
+        str | None,
+        typer.Option(metavar="ID", help="The jobs of a batch: b3, or 12/b3 for run 12 of the service."),
+    ] = None,
+    since: Annotated[
+        str | None, typer.Option(metavar="TIME", help="2026-11-30T10:00 (UTC), or how long ago: 90s, 2h, 7d.")
+    ] = None,
+    until: Annotated[str | None, typer.Option(metavar="TIME", help="As --since.")] = None,
+    limit: Annotated[int, typer.Option(min=1, help="At most this many jobs, the newest.")] = 1000,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "-o",
+            "--output",
+            metavar="FILE",
+            help="Default: JOB.trace.json here; the standard output where that is piped (or -).",
+        ),
+    ] = None,
+    config: ConfigOption = None,
+    state_dir: StateOption = None,
+) -> None:
+    """Show where the time went, as a trace: each job's time chain, each worker's life and its batches.
+
+    One job, the jobs of a batch, or those of a span of time; without any of these all that is known. Open the
+    file in Perfetto (ui.perfetto.dev, it stays in your browser) or in Chrome at chrome://tracing.
+
+    Examples: `watcher trace 1a2b3c4d-17` - `watcher trace --since 2h -o evening.json` -
+    `watcher trace --batch b3`
+    """
+    from watcher.cli import tracing  # noqa: PLC0415 - the other commands do without it
+
+    wish = tracing.Wish(job=job, batch=batch, since=since, until=until, limit=limit)
+    made, facts = tracing.make_trace(settings.load(config, state_dir=state_dir), wish)
+    file = tracing.write_trace(made, facts, output, wish)
+    left_out = facts["jobs_left_out"]
+    if left_out:
+        typer.echo(f"{left_out} older jobs are left out: --limit, or a shorter span", err=True)
+    if file is not None:
+        typer.echo(f"{file}: {facts['jobs']} jobs, {facts['workers']} workers")
 
 
 @app.command()

@@ -153,7 +153,7 @@ def request_retry(settings: Settings, names: Sequence[str] | None) -> Report:
             chosen = journal.given_up()
         else:
             by_id = {job.id: job for job in journal.jobs(ids=[name for name in names if name.isascii()])}
-            chosen = tuple(by_id.get(name) or _job_of(name, journal, settings.inbox) for name in names)
+            chosen = tuple(by_id.get(name) or job_at(name, journal, settings.inbox) for name in names)
     for job in chosen:
         _refuse_unfinished(job)
         if names is not None:
@@ -209,10 +209,13 @@ def _last_jobs(settings: Settings) -> tuple[tuple[Job, ...], Counter[JobState]]:
         return journal.newest(states=FINAL_STATES, limit=_LAST), Counter(journal.counts())
 
 
-def _job_of(name: str, journal: SqliteJournal, inbox: Path) -> Job:
+def job_at(name: str, journal: SqliteJournal, inbox: Path) -> Job:
     """The newest job of the bytes at this path, given as in the inbox or as the shell knows it.
 
     Where no job is of the bytes that are there, the newest of the path.
+
+    Raises:
+        RemediableError: there is none.
     """
     names = {os.path.normpath(name)}
     absolute = Path(os.path.abspath(name))  # noqa: PTH100 - Path.absolute leaves `..` in

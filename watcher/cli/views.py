@@ -29,10 +29,14 @@ from watcher.telemetry.log import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
+    from pathlib import Path
 
+    from watcher.acceptance.comparison import Comparison, Difference, Part
+    from watcher.acceptance.report import Acceptance
     from watcher.cli.reports import Report
 
 _PIPE_WIDTH: Final = 1000
+_MANY_TIMES: Final = 10.0
 _DEMO_SEGMENTS: Final = ("queue", "start", "batch_wait", "decode", "inference", "encode", "publish")
 _STYLES: Final[Mapping[str, str]] = {
     "done": "green",
@@ -43,6 +47,9 @@ _STYLES: Final[Mapping[str, str]] = {
     "failed": "red",
     "quarantined": "red",
     "problem": "red",
+    "faster": "green",
+    "slower": "red",
+    "cannot tell": "yellow",
 }
 
 
@@ -188,6 +195,78 @@ def print_preview(report: Report) -> None:
     if report["output"]:
         facts.add_row("written", _text(report["output"]))
     console.print(facts)
+
+
+def print_acceptance(report: Acceptance, files: Sequence[Path]) -> None:
+    """What was claimed, whether it holds, and where the whole report is."""
+    console = _console()
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for heading in ("claim", "holds", "measured"):
+        table.add_column(heading, overflow="fold")
+    for claim in report.claims:
+        word = {True: "yes", False: "no", None: "not told"}[claim.holds]
+        style = {True: "green", False: "red", None: "yellow"}[claim.holds]
+        table.add_row(claim.name, _text(word, style), _text(claim.statement))
+    console.print(table)
+    for file in files:
+        console.print(_text(f"written  {file}"))
+
+
+@contextmanager
+def status_line() -> Iterator[Callable[[str], None]]:
+    """A line on stderr that changes; yields what to call with its text."""
+    with Console(stderr=True).status("") as status:
+        yield lambda text: status.update(_text(text))
+
+
+def print_comparison(comparison: Comparison) -> None:
+    """What differs, what came of it, and the numbers behind that."""
+    console = _console()
+    console.print(_text(f"A: {comparison.a}, B: {comparison.b}; changes are B against A"))
+    for change in comparison.changed:
+        console.print(_text(f"not the same in both: {change}", "yellow"))
+    for statement in comparison.statements:
+        console.print(_text(statement, "bold"))
+    for part in comparison.parts:
+        console.print()
+        console.print(_text(f"{part.name}: {part.samples_a} samples in A, {part.samples_b} in B", "bold"))
+        if part.left_out:
+            console.print(_text(f"only in one of them, left out: {', '.join(part.left_out)}", "yellow"))
+        console.print(_difference_table(part))
+    console.print()
+    console.print(
+        _text("change: without the machine's part; seen from: a smaller one would not have been noticed")
+    )
+
+
+def _difference_table(part: Part) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("segment")
+    for heading in ("A ms", "B ms", "as measured", "change", "interval", "seen from"):
+        table.add_column(heading, justify="right")
+    table.add_column("verdict")
+    rows = part.differences if part.total is None else (*part.differences, part.total)
+    for each in rows:
+        table.add_row(
+            _text(each.segment),
+            _text(f"{each.a_ms:.2f}"),
+            _text(f"{each.b_ms:.2f}"),
+            _text(_change(each.change_as_measured)),
+            _text(_change(each.change)),
+            _text(_interval(each)),
+            _text(_change(each.seen_from)),
+            _text(each.verdict or "", _STYLES.get(each.verdict or "", "")),
+        )
+    return table
+
+
+def _interval(difference: Difference) -> str:
+    return f"{_change(difference.low)} .. {_change(difference.high)}"
+
+
+def _change(part: float) -> str:
+    """A part as percent; beyond ten times as long the number would only say how little is known."""
+    return f"{part:+.0%}" if part < _MANY_TIMES else "any"
 
 
 def print_lines(*lines: str) -> None:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from watcher.core.events import SavedFile
     from watcher.core.job import Fingerprint, Identity, Job, JsonObject, JsonValue
+    from watcher.core.lives import WorkerLife
     from watcher.core.policy import Recipe
 
 # --- the inbox ---------------------------------------------------------------------------------------------
@@ -80,6 +81,13 @@ class FindPriorJobs:
 
     path: str
     identity: Identity
+
+
+@dataclass(frozen=True, slots=True)
+class SaveWorkerLife:
+    """Note a process's life, as far as it has come. Not synced and not retried: it only tells of the past."""
+
+    life: WorkerLife
 
 
 # --- executors ---------------------------------------------------------------------------------------------
@@ -246,6 +254,7 @@ Command = (
     | SaveFile
     | ForgetFile
     | FindPriorJobs
+    | SaveWorkerLife
     | StartWorker
     | RunBatch
     | RunCold

@@ -60,6 +60,7 @@ class Dispatching:
         self._backpressure = backpressure
         self._matching = matching
         self._linger_until_ns = 0
+        self._path_told: Literal["hot", "cold"] | None = None
 
     def dispatch(self, now: e.Instant) -> None:
         """Give what is ready to whoever is free."""
@@ -211,8 +212,10 @@ class Dispatching:
         return tuple(items)
 
     def _tell_path(self, path: Literal["hot", "cold"], reason: PathReason) -> None:
-        if self._lanes.last_path not in {None, path}:
-            level: c.LogLevel = "warning" if path == "cold" else "info"
-            self._ledger.log(level, "path.changed", path=path, reason=reason.value)
+        if reason is not PathReason.QUEUE_TOO_LONG:  # then both ways are used, and nothing is wrong
+            if self._path_told not in {None, path}:
+                level: c.LogLevel = "warning" if path == "cold" else "info"
+                self._ledger.log(level, "path.changed", path=path, reason=reason.value)
+            self._path_told = path
         self._lanes.last_path = path
         self._lanes.last_reason = reason.value

@@ -19,6 +19,7 @@ from watcher.core import commands as c
 from watcher.core import record as records
 from watcher.core.job import Cause, Job, JobState
 from watcher.core.notes import failed_note, held_note
+from watcher.core.summary import Summary
 from watcher.core.worklist import Worklist
 
 if TYPE_CHECKING:
@@ -40,6 +41,9 @@ class Ledger:
         self._jobs = Worklist()
         self._commands: list[c.Command] = []
         self._next_number = 1
+        self.summary = Summary(None if policy.once else policy.summary_s)
+        self.run = 0
+        """Which start of the service this is: incarnations and batches are numbered within it."""
         self._finished: Counter[str] = Counter()
         self._last_finished: JsonObject | None = None
         self._forget: tuple[Callable[[str], None], ...] = ()
@@ -126,6 +130,7 @@ class Ledger:
     def hold(self, job: Job, reason: str, now: Instant) -> None:
         """Nothing is marked in its picture: it waits for a mask, and a person is told."""
         held = self.change(replace(job, reason=reason), Cause.FOUND_UNMARKED)
+        self.summary.held(now.mono_ns)
         self.log("info", "job.held", job=held.id, source=held.source, reason=reason)
         self.remove_note(held.source)  # an earlier failure's
         self.write_held_note(held)
@@ -157,6 +162,7 @@ class Ledger:
         self.emit(c.FinishJob(ended))
         self._finished[ended.state.value] += 1
         self._last_finished = made
+        self.summary.ended(ended, now.mono_ns)
         self._tell_end(ended, made, remedy)
         if not ended.has_result and ended.stage_name is not None:
             self.emit(c.DiscardStage(ended.stage_name))
@@ -168,7 +174,7 @@ class Ledger:
         drafted = ended.record
         if drafted is not None:
             drafted = {key: value for key, value in drafted.items() if key != "unchanged"}
-        made = records.finish(ended, drafted, self._policy, now, ended_ns)
+        made = records.finish(ended, drafted, self._policy, now, ended_ns, run=self.run)
         return made if remedy is None else {**made, "remedy": remedy}
 
     def _tell_end(self, job: Job, made: JsonObject, remedy: str | None) -> None:

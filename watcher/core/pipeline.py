@@ -24,6 +24,7 @@ from watcher.core.intake import Intake
 from watcher.core.job import Cause, Job, JobState
 from watcher.core.lanes import Lanes
 from watcher.core.ledger import Ledger
+from watcher.core.lives import Lives
 from watcher.core.losses import Losses
 from watcher.core.matching import Matching
 from watcher.core.pairing import Recipes
@@ -59,6 +60,7 @@ class Pipeline:
         self._drain = drain = Drain(policy.worker)
         self._lanes = lanes = Lanes(policy, jitter)
         self._ledger = ledger = Ledger(policy, recipes)
+        self._lives = Lives(lanes, ledger)
         self._intake = intake = Intake(
             policy.arrivals,
             recipes,
@@ -97,6 +99,7 @@ class Pipeline:
             self._growing.due_ns(),
             self._matching.due_ns(),
             self._drain.due_ns(),
+            self._ledger.summary.due_ns(),
             None if self._drain.is_asked_for else self._dispatching.due_ns(self._now_ns),
         )
         return min((at_ns for at_ns in times if at_ns is not None), default=None)
@@ -216,6 +219,7 @@ class Pipeline:
             case e.WorkerWarming():
                 self._reports.worker_warming(event)
             case e.WorkerReady():
+                self._lives.became_ready(event, now)
                 self._reports.worker_ready(event, now)
             case e.WorkerPonged():
                 self._reports.worker_ponged(event, now)
@@ -234,6 +238,7 @@ class Pipeline:
             case e.BatchDone():
                 self._reports.batch_done(event, now)
             case e.WorkerExited():
+                self._lives.exited(event, now)
                 self._losses.worker_exited(event, now)
             case e.MemoryObserved():
                 self._lanes.memory_bytes = event.available_bytes
@@ -260,6 +265,7 @@ class Pipeline:
             self._dispatching.dispatch(now)
             self._losses.hurry_restart(now)
             self._intake.admit()
+        self._sum_up(now)
 
     def _fire_timers(self, now: e.Instant) -> None:
         self._intake.fire_timers(now)
@@ -269,6 +275,17 @@ class Pipeline:
         self._matching.fire_timers(now)
         if self._drain.fire_timers(now.mono_ns):
             self._losses.kill_all("the service stops", now)
+
+    def _sum_up(self, now: e.Instant) -> None:
+        """Tell what was done, when it is time, and at the end of a drain."""
+        summary = self._ledger.summary
+        summary.restarted(self._lanes.supervisor.restarts, now.mono_ns)
+        due_ns = summary.due_ns()
+        if due_ns is None or (now.mono_ns < due_ns and not self.is_drained):
+            return
+        fields = summary.take(now.mono_ns)
+        if fields is not None:
+            self._ledger.log("info", "service.summed_up", **fields)
 
     def _job_ended(self, job: Job, now: e.Instant) -> None:
         """A job has ended, or is held: those that wait for it, its source, the next look at its path."""
@@ -280,6 +297,7 @@ class Pipeline:
 
     def _journal_opened(self, event: e.JournalOpened, now: e.Instant) -> None:
         self._ledger.number_from(event.next_number)
+        self._ledger.run = event.run
         self._intake.restore(event.files)
         for job in event.jobs:
             self._rescue(job)

@@ -147,3 +147,5 @@ class Policy:
     worker: WorkerPolicy = WorkerPolicy()
     cold: ColdPolicy = ColdPolicy()
     retry: RetryPolicy = RetryPolicy()
+    summary_s: float | None = 3600.0
+    """What was done is told so long after the first of it; None: never."""

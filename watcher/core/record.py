@@ -68,6 +68,11 @@ def utc_text(wall_s: float) -> str:
     return text.replace("+00:00", "Z")
 
 
+def unix_us(now: Instant, at_ns: int) -> int:
+    """An instant of the monotonic clock in microseconds since 1970, by two clocks that were read together."""
+    return round(now.wall_s * 1e6) - round((now.mono_ns - at_ns) / 1e3)
+
+
 def printable(path: str) -> str:
     """Return the path with every byte that is not UTF-8 written as an escape."""
     return path.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
@@ -104,6 +109,7 @@ def draft(job: Job, served: Served, report: WorkReport, policy: Policy) -> JsonO
             "incarnation": served.origin.incarnation,
             "host": served.origin.host,
             "rss_bytes": report.rss_bytes,
+            "model_loads": report.model_loads,
         },
     )
     if report.engine is not None:
@@ -116,6 +122,10 @@ def draft(job: Job, served: Served, report: WorkReport, policy: Policy) -> JsonO
     fields["image"] = image
     fields["chain_ns"] = dict(chain)
     fields["received_ns"] = report.received_ns
+    fields["clock"] = {
+        "served_ms": round((report.finished_ns - report.started_ns) / 1e6, 3),
+        "ipc_back_ms": round((report.received_ns - report.finished_ns) / 1e6, 3),
+    }
     return fields
 
 
@@ -137,7 +147,9 @@ def draft_copy(job: Job, primary_record: JsonObject | None, policy: Policy, begu
     return fields
 
 
-def finish(job: Job, drafted: JsonObject | None, policy: Policy, now: Instant, ended_ns: int) -> JsonObject:
+def finish(
+    job: Job, drafted: JsonObject | None, policy: Policy, now: Instant, ended_ns: int, *, run: int = 0
+) -> JsonObject:
     """Complete a record: outcome, output, segments and total.
 
     Args:
@@ -146,6 +158,7 @@ def finish(job: Job, drafted: JsonObject | None, policy: Policy, now: Instant, e
         policy: for the configured columns of such a job.
         now: for the record's `ts`.
         ended_ns: when the folder was synced, or the job's end was decided.
+        run: which start of the service ends it.
     """
     fields: dict[str, JsonValue] = dict(drafted) if drafted is not None else _head(job, policy)
     chain = cast("dict[str, int] | None", fields.pop("chain_ns", None))
@@ -169,6 +182,14 @@ def finish(job: Job, drafted: JsonObject | None, policy: Policy, now: Instant, e
     fields.update(path_fields("output", job.output) if job.output is not None else {"output": None})
     fields["segments_ms"] = cast("JsonValue", segments)
     fields["total_ms"] = total_ms
+    told = cast("JsonObject", fields.pop("clock", {}))
+    fields["clock"] = {
+        "run": run,
+        "ended_ns": ended_ns,
+        "ended_unix_us": unix_us(now, ended_ns),
+        "served_ms": told.get("served_ms"),
+        "ipc_back_ms": told.get("ipc_back_ms"),
+    }
     return fields
 
 

@@ -248,6 +248,7 @@ class LogSection(_Section):
     level: Literal["debug", "info", "warning", "error"] = "info"
     format: Literal["auto", "json", "console"] = "auto"
     file: Path | None = None
+    summary_minutes: CountOrNever = 60
     timings_max_mb: Count = 16
     timings_keep_days: Count = 90
 
@@ -338,6 +339,7 @@ class Settings(BaseSettings):
                 lazy=self.engine.load == "lazy",
             ),
             cold=core_policy.ColdPolicy(enabled=self.cold.enabled, max_parallel=self.cold.max_parallel),
+            summary_s=self.log.summary_minutes * 60.0 or None,
         )
 
     def engine_choice(self) -> EngineChoice:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 import time
 import warnings
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -196,7 +197,7 @@ def observe_operators(run: Callable[[], object], device: str) -> OperatorEvidenc
     The time is wall time, with the accelerator waited for after each operator, so a small pass counts its
     launches too: it tells where the work was, not how fast it is. Scalars and integers are left out:
     shapes are computed on the CPU by design. An operator that the MPS backend hands to the CPU announces it
-    by a warning, which is caught.
+    by a warning, which torch gives once in the life of a process, whatever the operator: here each time.
 
     Returns:
         None where this torch has no way to observe operators.
@@ -230,13 +231,26 @@ def observe_operators(run: Callable[[], object], device: str) -> OperatorEvidenc
             log.note(name, result, time.monotonic_ns() - started_ns)
             return result
 
-    with warnings.catch_warnings(record=True) as caught:
+    with warnings.catch_warnings(record=True) as caught, _every_warning():
         warnings.simplefilter("always")
         with torch.inference_mode(), Observer():  # type: ignore[no-untyped-call] # as its base
             run()
     for warning in caught:
         log.note_warning(str(warning.message))
     return log.evidence()
+
+
+@contextmanager
+def _every_warning() -> Iterator[None]:
+    """Within the block, torch gives a warning each time that it has a reason, not only the first time."""
+    import torch
+
+    before = torch.is_warn_always_enabled()
+    torch.set_warn_always(True)
+    try:
+        yield
+    finally:
+        torch.set_warn_always(before)
 
 
 class _OperatorLog:

@@ -24,6 +24,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from watcher.wire import DeviceEvidence, DeviceFacts, EngineFacts
 from watcher.worker import devices
 from watcher.worker.engines.load_clock import LoadClock
@@ -152,13 +154,15 @@ class LamaEngine:
 
     def device(self) -> DeviceFacts:
         """Return the device's three columns; `actual` is where the output was seen."""
-        placement = self._placed()
+        placement, output = self._placed(), self._evidence.output
+        if self._model is not None and self._model.output_device is not None:
+            output = self._model.output_device  # of the call before, not of the warm-up
         return DeviceFacts(
             configured=placement.configured,
             available=placement.available,
-            actual=self._evidence.output or placement.device,
+            actual=output or placement.device,
             reason=placement.reason,
-            evidence=self._evidence,
+            evidence=msgspec.structs.replace(self._evidence, output=output),
         )
 
     def _placed(self) -> devices.Placement:
