@@ -1,4 +1,4 @@
-"""How often `watcher compare` tells two runs of one build apart, and whether it names a decode made 20 % slower.
+"""How often `watcher compare` tells two runs of one build apart, and whether it names a decode made slower.
 
 Runs `watcher accept` again and again on this machine, the last times with a fault planted in the worker that
 stretches `decode` to 1.2 times; compares each run with the one before it, and each stretched one with the
