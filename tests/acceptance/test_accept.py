@@ -27,6 +27,8 @@ from watcher.core.timeline import SEGMENTS, START_SEGMENTS
 from watcher.settings import load
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from watcher.acceptance.report import Acceptance
 
 PATIENCE_S = 120
@@ -152,6 +154,15 @@ def test_a_service_that_cannot_start_ends_it_with_its_log(pictures: Path, tmp_pa
     assert "absent.pt" in (tmp_path / "kept" / "service.log").read_text()
 
 
+@pytest.fixture
+def heeded() -> Iterator[None]:
+    """A program that a shell starts in the background ignores Ctrl-C, and what it starts does too."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("heeded")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_to_it_alone_leaves_no_process(pictures: Path, tmp_path: Path, number: int) -> None:
     options = ("--pictures", str(pictures), "--requests", "5000", "--keep", str(tmp_path / "kept"))

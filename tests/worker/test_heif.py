@@ -327,7 +327,7 @@ def erased(kind: str) -> bytes:
         "avif, 10 bits",
     ],
 )
-def test_erased_pixels_come_back_opaque_and_other_alpha_stays(bench: Bench, kind: str) -> None:
+def test_erased_pixels_come_back_opaque_and_alpha_that_is_far_stays(bench: Bench, kind: str) -> None:
     data = erased(kind)
     before = look(data).viewed[..., -1].astype(int)
     assert np.array_equal(before == 0, MARK)
@@ -336,9 +336,12 @@ def test_erased_pixels_come_back_opaque_and_other_alpha_stays(bench: Bench, kind
 
     after = look(staged.read_bytes()).viewed
     assert report.marks == "alpha"
-    assert np.array_equal(after[..., -1][~MARK], before[~MARK])
+    rim = (
+        cv2.dilate(MARK.astype(np.uint8), np.ones((65, 65), np.uint8)) > 0
+    )  # as far as an eraser's edge goes
+    assert np.array_equal(after[..., -1][~rim], before[~rim])
     opaque = np.iinfo(after.dtype).max
-    assert after[..., -1][MARK].min() > opaque * 0.998, "the highest of 10 bits"
+    assert after[..., -1][rim].min() > opaque * 0.998, "the highest of 10 bits"
     filled = after[50, 60, :3].astype(int) * 255 / opaque
     expected = (97, 97, 97) if "grey" in kind else FILL
     assert abs(filled - expected).max() < (10 if opaque == 255 else 30)

@@ -182,7 +182,7 @@ def _environment(ready: Record, load_average: float | None) -> Environment:
     return Environment(
         watcher=__version__,
         python=platform.python_version(),
-        system=f"{platform.system()} {platform.release()}",
+        system=f"{platform.system()} {platform.release().partition('-')[0]}",
         processor=platform.machine(),
         cpu_count=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
         memory_bytes=_memory_bytes(),
