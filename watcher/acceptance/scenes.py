@@ -164,13 +164,14 @@ class Play:
             why = "the engine has no weights" if sha256 is None else "the weights are in the cache already"
             return replace(self._scene("model_cache", (), (), {}), skipped=why)
         cache = self.stage.root / "model-cache"
+        cache.mkdir()
+        # Before all: a file that was written within the last seconds is not remembered as verified.
+        shutil.copyfile(source, cache / f"lama-{sha256[:16]}.pt")
         from_source = self._with_model(str(source), cache)
         from_cache = self._with_model(None, cache)
         samples = []
         for round_name in MODEL_READS:
             self.tell(f"model cache: {round_name.replace('-', ', ')}")
-            if round_name == "cache-first":
-                shutil.copyfile(source, cache / f"lama-{sha256[:16]}.pt")
             self._configure(from_source if round_name.startswith("source") else from_cache)
             samples.append(self._once(self.course.hot[0], round_name))
         facts: dict[str, float | None] = {"weights_bytes": float(source.stat().st_size)}
