@@ -327,3 +327,13 @@ def test_the_comparison_is_plain_json() -> None:
     comparison = compare(run(1), run(2, cold=1))
     text = json.dumps(msgspec.to_builtins(comparison), allow_nan=False)
     assert json.loads(text)["parts"][0]["name"] == "batch"
+
+
+@pytest.mark.parametrize("machine", [0.4, 2.6])
+def test_a_run_beside_which_something_else_ran_says_nothing(machine: float) -> None:
+    """Other work does not slow down all segments alike: it cannot be taken off."""
+    after = run(41, machine=machine, requests=60, hot_factors={"inference": 3.0})
+    comparison = compare(run(40, machine=1.0, requests=60), after)
+    assert moved(comparison) == set()
+    assert any("run them again when it is quiet" in line for line in comparison.statements)
+    assert NOT_A_SPEED_UP not in comparison.statements

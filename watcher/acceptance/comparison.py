@@ -52,7 +52,7 @@ RUN_SPREADS: Final[Mapping[str, float]] = {
     "inference": 0.035,
     "read": 0.045,
     "composite": 0.045,
-    "preprocess": 0.05,
+    "preprocess": 0.12,
     "encode": 0.05,
 }
 OTHER_SPREAD: Final = 0.20
@@ -63,6 +63,11 @@ LEAST_FREEDOM: Final = 5
 """With less, Student's t makes every interval wider than a doubling; such a scene is not tested at all, so
 that the others need not be the more careful for it."""
 REFERENCE_TOLERANCE: Final = 0.3
+MACHINE_DOUBT: Final = 0.2
+"""How well the machine's part is known: its standard deviation, as a part of itself."""
+MOST_MACHINE: Final = math.log(2)
+"""Where the reference work took more than twice as long in one of the two, something else ran beside it, and
+that does not slow down all work alike."""
 SMALLEST_SHARE: Final = 0.05
 SMALLEST_MS: Final = 0.5
 UNSEEN: Final = math.log(2)
@@ -412,6 +417,7 @@ def _difference(
     b_ms = median([row.times_ms.get(name, 0.0) for row in pair.b])
     is_work = name in _CPU_BOUND and shifts.machine is not None
     spread = RUN_SPREADS.get(name, OTHER_SPREAD) if is_work else OTHER_SPREAD
+    spread = math.hypot(spread, MACHINE_DOUBT * (shifts.machine or 0.0))
     measured, adjusted = shifts.measured[name], shifts.adjusted[name]
     half = wide * math.hypot(errors.adjusted[name], spread)
     half_measured = wide * math.hypot(errors.measured[name], OTHER_SPREAD)
@@ -422,7 +428,9 @@ def _difference(
         measured * adjusted > 0 if is_work else abs(measured) > half_measured and measured * adjusted > 0
     )
     verdict: Verdict
-    if matters and is_seen and pair.can_tell:
+    if abs(shifts.measured.get(_REFERENCE, 0.0)) > MOST_MACHINE:
+        verdict = "cannot tell"
+    elif matters and is_seen and pair.can_tell:
         verdict = "slower" if shift > 0 else "faster"
     elif (not pair.can_tell or half > UNSEEN) and a_ms * _as_change(half) > max(
         SMALLEST_MS, UNSEEN_SHARE * total_ms
@@ -512,6 +520,10 @@ def _statements(parts: Sequence[Part], b: Acceptance) -> Iterator[str]:
 
 
 def _nothing_moved(parts: Sequence[Part]) -> Iterator[str]:
+    if all(_was_disturbed(part) for part in parts if part.reference_change is not None) and any(
+        map(_was_disturbed, parts)
+    ):
+        return
     if all(_is_untold(part) for part in parts):
         yield "too few samples to tell anything: ask `watcher accept` for more requests"
         return
@@ -522,6 +534,10 @@ def _nothing_moved(parts: Sequence[Part]) -> Iterator[str]:
             yield f"{moved}, and no segment of it by more than chance and the machine explain"
 
 
+def _was_disturbed(part: Part) -> bool:
+    return part.reference_change is not None and abs(math.log1p(part.reference_change)) > MOST_MACHINE
+
+
 def _is_untold(part: Part) -> bool:
     """Most of its time lies in segments of which nothing can be said."""
     whole = sum(each.a_ms for each in part.differences)
@@ -530,6 +546,11 @@ def _is_untold(part: Part) -> bool:
 
 def _about_the_machine(parts: Sequence[Part]) -> Iterator[str]:
     for part in parts:
+        if _was_disturbed(part):
+            fixed = f"the fixed reference work took {_percent(part.reference_change or 0.0)} in B"
+            beside = f"something else ran beside one of the two ({fixed})"
+            yield f"{_title(part)}: {beside}; run them again when it is quiet"
+            continue
         common, reference = part.machine_change, part.reference_change
         if common is None or abs(common) < MACHINE_TOLD or _is_untold(part):
             continue
