@@ -45,7 +45,7 @@ Verdict: TypeAlias = 'Literal["faster", "slower", "no change", "cannot tell"]'
 Stratum: TypeAlias = tuple[Any, ...]
 
 FAMILY_ERROR: Final = 0.05
-"""How often two reports of the same build may be told apart by chance: as far as the constants below are right."""
+"""How often two reports of one build may be told apart by chance, as far as the constants below are right."""
 RUN_SPREADS: Final[Mapping[str, float]] = {
     "decode": 0.025,
     "mask": 0.03,
