@@ -8,12 +8,10 @@ from __future__ import annotations
 import os
 import platform
 import shutil
-import tempfile
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from watcher import __version__
@@ -22,7 +20,7 @@ from watcher.acceptance.claims import claims_of
 from watcher.acceptance.course import HOT_PICTURES, Course, Pictures
 from watcher.acceptance.report import FILE_NAME, Acceptance, Environment, encode
 from watcher.acceptance.scenes import Play
-from watcher.acceptance.stage import Stage, marked_pictures
+from watcher.acceptance.stage import Stage, empty_folder, marked_pictures
 from watcher.adapters import environment
 from watcher.adapters.resources import sample_inbox
 from watcher.core.pairing import Recipes
@@ -30,6 +28,7 @@ from watcher.ports import RemediableError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+    from pathlib import Path
 
     from watcher.acceptance.report import Record
     from watcher.acceptance.scenes import Tell
@@ -93,12 +92,12 @@ def accept(settings: Settings, recipes: tuple[Recipe, ...], options: Options, te
         )
         play = Play(stage, staged, recipes, pictures, course, tell, PATIENCE_S)
         scenes = play.play()
-        ready = play.ready
+        first_ready = play.ready_lines()[0]
     return Acceptance(
         ts=datetime.fromtimestamp(begun, tz=UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
         took_s=round(time.time() - begun, 1),
         pictures="samples" if options.pictures is None else "own",
-        environment=_environment(ready, load_average),
+        environment=_environment(first_ready, load_average),
         scenes=scenes,
         claims=claims_of(scenes),
     )
@@ -163,18 +162,10 @@ def _course(pictures: Pictures, options: Options) -> Course:
 @contextmanager
 def _stage(keep: Path | None) -> Iterator[Stage]:
     """Folders of a run; after an error they stay, since the log in them is what is left to look at."""
-    if keep is not None:
-        folder = Path(os.path.abspath(keep))  # noqa: PTH100 - Path.absolute leaves `..` in
-        if folder.exists() and any(folder.iterdir()):
-            raise RemediableError(
-                f"the folder is not empty: {folder}", "name another one", exit_code=_EXIT_USAGE
-            )
-        folder.mkdir(parents=True, exist_ok=True)
-        yield Stage(folder)
-        return
-    folder = Path(tempfile.mkdtemp(prefix="watcher-accept-"))
+    folder = empty_folder(keep, "watcher-accept-")
     yield Stage(folder)
-    shutil.rmtree(folder, ignore_errors=True)
+    if keep is None:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _environment(ready: Record, load_average: float | None) -> Environment:

@@ -9,13 +9,11 @@ Rules of this module:
 
 from __future__ import annotations
 
-import os
 import shutil
-import signal
 import time
 import zlib
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
@@ -23,7 +21,7 @@ from msgspec.structs import replace
 
 from watcher.acceptance.course import MODEL_READS, configuration_text, steady_order
 from watcher.acceptance.report import Ran, Sample, Scene, WorkerStart
-from watcher.acceptance.stage import failure, running, whole_lines
+from watcher.acceptance.stage import failure, running
 from watcher.ports import RemediableError
 
 if TYPE_CHECKING:
@@ -61,7 +59,6 @@ class Play:
         recipes: of each round.
         tell: says what happens now.
         patience_s: how long any wait may be.
-        ready: the first worker's own words about itself, once one was ready.
     """
 
     stage: Stage
@@ -71,7 +68,6 @@ class Play:
     course: Course
     tell: Tell
     patience_s: float
-    ready: Record = field(default_factory=dict)
 
     def play(self) -> tuple[Scene, ...]:
         """Play all scenes.
@@ -133,7 +129,7 @@ class Play:
             self.tell(f"the worker is killed: {kill + 1} of {self.course.kills}")
             starts = len(self._starts())
             service.wait_until("a free worker", lambda: self.stage.worker_is("ready"))
-            self._kill_worker()
+            self.stage.kill_worker()
             killed_s = time.time()
             cold.append(self._request(service, picture, f"kill{kill}", is_urgent=True))
             service.wait_until("a worker after the kill", self._has_more_starts_than(starts))
@@ -194,7 +190,6 @@ class Play:
         before = len(self.ready_lines())
         with running(self.stage, patience_s=self.patience_s) as service:
             service.wait_until("a worker that is ready", lambda: self._is_ready(before))
-            self.ready = self.ready or self.ready_lines()[-1]
             yield service
 
     def _is_ready(self, before: int) -> bool:
@@ -239,15 +234,9 @@ class Play:
             raise failure(f"`watcher once` ended with code {code}", self.stage)
         return Sample(picture=picture, record=self._record_of(path), reference_ms=reference)
 
-    def _kill_worker(self) -> None:
-        status = self.stage.status()
-        if status is None or status.worker.pid is None:
-            raise failure("there is no worker to kill", self.stage)
-        os.kill(status.worker.pid, getattr(signal, "SIGKILL", signal.SIGTERM))
-
     def ready_lines(self) -> list[Record]:
         """What the resident workers said when they were ready, in order."""
-        lines = whole_lines(self.stage.log)
+        lines = self.stage.log_lines()
         return [line for line in lines if line.get("event") == "worker.ready" and line.get("path") == "hot"]
 
     def _starts(self) -> list[WorkerStart]:

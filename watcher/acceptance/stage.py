@@ -13,11 +13,14 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn
 
+from watcher.adapters.timing_log import records_in
 from watcher.core.names import is_wanted
 from watcher.core.pairing import Pairing, Recipes
 from watcher.ports import RemediableError
@@ -25,8 +28,7 @@ from watcher.settings import CONFIG_VARIABLE, ENV_PREFIX, WEIGHTS_VARIABLE, Sett
 from watcher.telemetry.status import StatusFile
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
+    from collections.abc import Callable, Iterable, Iterator
     from typing import TypeAlias
 
     from watcher.core.policy import Recipe
@@ -40,11 +42,19 @@ _END_S: Final = 60.0
 """To end politely: a batch that is being worked on is finished first."""
 
 
+class _Read(NamedTuple):
+    """What was read of a folder or a file, and how large its files were then."""
+
+    sizes: tuple[tuple[str, int], ...]
+    objects: list[Record]
+
+
 @dataclass(frozen=True, slots=True)
 class Stage:
     """The folders of one run."""
 
     root: Path
+    _read: dict[Path, _Read] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
     def inbox(self) -> Path:
@@ -78,8 +88,22 @@ class Stage:
 
     def records(self) -> list[Record]:
         """The whole timing lines so far."""
-        files = sorted((self.outbox / "logs").glob("timings-*.jsonl"))
-        return [record for file in files for record in whole_lines(file)]
+        folder = self.outbox / "logs"
+        return self._read_if_grown(folder, folder.glob("*.jsonl"), lambda: list(records_in(folder)))
+
+    def log_lines(self) -> list[Record]:
+        """The whole lines of the service's log so far that are JSON."""
+        return self._read_if_grown(self.log, (self.log,), lambda: whole_lines(self.log))
+
+    def _read_if_grown(
+        self, what: Path, files: Iterable[Path], read: Callable[[], list[Record]]
+    ) -> list[Record]:
+        """Read again only what has grown: who waits by polling must not slow down what is measured."""
+        sizes = tuple(sorted((file.name, file.stat().st_size) for file in files if file.exists()))
+        known = self._read.get(what)
+        if known is None or known.sizes != sizes:
+            known = self._read[what] = _Read(sizes, read())
+        return known.objects
 
     def record_of(self, source: str) -> Record | None:
         """The record of a picture, once it is finished."""
@@ -99,6 +123,32 @@ class Stage:
         """Whether the service watches, and its resident worker is in that state."""
         status = self.status()
         return status is not None and status.state == "watching" and status.worker.state == state
+
+    def kill_worker(self) -> None:
+        """Kill the resident worker, as nothing that it could answer.
+
+        Raises:
+            RemediableError: there is none.
+        """
+        status = self.status()
+        if status is None or status.worker.pid is None:
+            raise failure("there is no worker to kill", self)
+        os.kill(status.worker.pid, getattr(signal, "SIGKILL", signal.SIGTERM))
+
+
+def empty_folder(wanted: Path | None, prefix: str) -> Path:
+    """Return a folder to work in: the one that is wanted, or a new one among the temporary files.
+
+    Raises:
+        RemediableError: the wanted one is in use.
+    """
+    if wanted is None:
+        return Path(tempfile.mkdtemp(prefix=prefix))
+    folder = Path(os.path.abspath(wanted))  # noqa: PTH100 - Path.absolute leaves `..` in
+    if folder.exists() and any(folder.iterdir()):
+        raise RemediableError(f"the folder is not empty: {folder}", "name another one", exit_code=2)
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
 
 
 def whole_lines(file: Path) -> list[Record]:

@@ -10,21 +10,18 @@ Rules of this file:
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import signal
-import tempfile
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from watcher import settings
-from watcher.acceptance.stage import Stage, failure, marked_pictures, running
+from watcher.acceptance.stage import Stage, empty_folder, marked_pictures, running
 from watcher.adapters.resources import sample_inbox
 from watcher.cli import views
-from watcher.ports import RemediableError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from watcher.acceptance.stage import Service
 
 _FIRST: Final = "coffee.jpg"
@@ -70,7 +67,7 @@ def run_demo(*, keep: Path | None, engine: str) -> int:
     Raises:
         RemediableError: the folder is in use, or an act did not come true in time.
     """
-    stage = Stage(_empty_folder(keep))
+    stage = Stage(empty_folder(keep, "watcher-demo-"))
     write_config(stage, engine)
     samples = marked_pictures(sample_inbox(), settings.load(stage.config).policy(once=False).recipes)
     pictures = {name: files for name, files in samples.items() if name not in LEFT_OUT}
@@ -105,7 +102,7 @@ def _play(stage: Stage, pictures: dict[str, tuple[str, ...]], service: Service) 
     until("all of the burst", lambda: len(stage.records()) + len(stage.held()) == len(burst) + 1)
     until("a free worker", lambda: stage.worker_is("ready"))
     views.print_lines(f"killing the worker under the service (SIGKILL), then one more: {_AFTER_THE_KILL}")
-    _kill_worker(stage)
+    stage.kill_worker()
     _drop(stage, _AFTER_THE_KILL, pictures)
     until(f"the result of {_AFTER_THE_KILL}", lambda: stage.record_of(_AFTER_THE_KILL) is not None)
 
@@ -124,13 +121,6 @@ def _drop(stage: Stage, picture: str, pictures: dict[str, tuple[str, ...]]) -> N
         shutil.copyfile(sample_inbox() / name, target)
 
 
-def _kill_worker(stage: Stage) -> None:
-    status = stage.status()
-    if status is None or status.worker.pid is None:
-        raise failure("there is no worker to kill", stage)
-    os.kill(status.worker.pid, signal.SIGKILL)
-
-
 def write_config(stage: Stage, engine: str) -> None:
     """Make the folders of a demo and its configuration."""
     stage.make_folders()
@@ -145,13 +135,3 @@ def write_config(stage: Stage, engine: str) -> None:
         )
     )
     stage.config.write_text(text, encoding="utf-8")
-
-
-def _empty_folder(keep: Path | None) -> Path:
-    if keep is None:
-        return Path(tempfile.mkdtemp(prefix="watcher-demo-"))
-    folder = Path(os.path.abspath(keep))  # noqa: PTH100 - Path.absolute leaves `..` in
-    if folder.exists() and any(folder.iterdir()):
-        raise RemediableError(f"the folder is not empty: {folder}", "name another one", exit_code=2)
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
