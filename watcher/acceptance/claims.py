@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from watcher.acceptance.report import Claim
+from watcher.acceptance.report import SERVED, Claim
 from watcher.acceptance.statistics import median
+from watcher.core.record import is_what_was_asked
 from watcher.core.timeline import START_SEGMENTS
 
 if TYPE_CHECKING:
@@ -26,7 +27,6 @@ MOST_OVERHEAD_SHARE, MOST_OVERHEAD_MS = 0.05, 30.0
 MOST_UNATTRIBUTED_SHARE, MOST_UNATTRIBUTED_MS = 0.05, 2.0
 MOST_SUM_ERROR_MS: Final = 1.0
 """The record's contract."""
-_SERVED: Final = frozenset({"done", "unchanged"})
 _MODEL_WORK: Final = ("decode", "inference", "encode")
 
 
@@ -145,9 +145,7 @@ def _cold_is_the_sum_of_its_parts(hot: Scene, cold: Scene, ready: Sequence[Worke
     alone = [
         sample for sample in cold.samples if sample.record["path_reason"] == "once" and _is_served(sample)
     ]
-    warm = [
-        _total(sample.record) for sample in hot.samples[1:] if alone and sample.picture == alone[0].picture
-    ]
+    _, warm = _first_and_steady(hot)
     starts = [sum(start.segments_ms.get(name, 0.0) for name in START_SEGMENTS) for start in ready]
     if not alone or not warm or not starts:
         return _untold("cold_is_its_parts", "no cold job had the machine to itself")
@@ -207,13 +205,9 @@ def _as_configured(what: str, ran: Sequence[Ran]) -> Claim:
     return Claim(
         name=name,
         statement=f"configured {configured}, ran {actual}" + (f" ({reasons})" if reasons else ""),
-        holds=is_one and all(_is_what_was_asked(each.configured, each.actual) for each in ran),
+        holds=is_one
+        and all(each.actual is not None and is_what_was_asked(each.configured, each.actual) for each in ran),
     )
-
-
-def _is_what_was_asked(configured: str, actual: str | None) -> bool:
-    """`auto` asks for anything, `cuda` for any of its kind."""
-    return actual is not None and (configured in {"auto", actual} or actual.startswith(f"{configured}:"))
 
 
 # --- values ------------------------------------------------------------------------------------------------
@@ -228,7 +222,7 @@ def _records(scene: Scene) -> list[Record]:
 
 
 def _is_served(sample: Sample) -> bool:
-    return sample.record["outcome"] in _SERVED
+    return sample.record["outcome"] in SERVED
 
 
 def _is_hot(sample: Sample) -> bool:
@@ -252,11 +246,11 @@ def _waits(record: Record) -> float:
     return sum(float(record["segments_ms"][name]) for name in ("backlog", "settle", "identify", "pair"))
 
 
-def _first_and_steady(hot: Scene, recovery: Scene) -> tuple[list[float], list[float]]:
-    """The totals of one picture on a worker that had served nothing, and on one that had."""
+def _first_and_steady(hot: Scene, *more: Scene) -> tuple[list[float], list[float]]:
+    """The totals of the first picture of the hot scene, on workers that had served nothing and on others."""
     first: list[float] = []
     steady: list[float] = []
-    for sample in (*hot.samples, *recovery.samples):
+    for sample in (sample for scene in (hot, *more) for sample in scene.samples):
         if _is_hot(sample) and sample.picture == hot.samples[0].picture:
             (first if sample.record["first_hot"] else steady).append(_total(sample.record))
     return first, steady

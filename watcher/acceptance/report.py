@@ -25,6 +25,8 @@ SceneName = Literal["batch", "hot", "cold", "recovery", "model_cache"]
 """In the order in which they are played."""
 Record = dict[str, Any]
 """One finished job, as docs/RECORDS.md has it."""
+SERVED: Final = frozenset({"done", "unchanged"})
+"""Outcomes of pictures that came out."""
 
 
 class Ran(msgspec.Struct, frozen=True, kw_only=True):

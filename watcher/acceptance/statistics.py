@@ -9,8 +9,11 @@ Rules of this module:
 from __future__ import annotations
 
 import math
+import statistics
 from statistics import NormalDist
 from typing import TYPE_CHECKING
+
+from watcher.core.summary import percentile as _percentile
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,9 +27,7 @@ def median(values: Sequence[float]) -> float:
     """
     if not values:
         raise ValueError("no values")
-    ordered = sorted(values)
-    half = len(ordered) // 2
-    return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2
+    return statistics.median(values)
 
 
 def percentile(values: Sequence[float], percent: int) -> float:
@@ -37,7 +38,7 @@ def percentile(values: Sequence[float], percent: int) -> float:
     """
     if not values:
         raise ValueError("no values")
-    return sorted(values)[max(0, -(-len(values) * percent // 100) - 1)]
+    return _percentile(sorted(values), percent)
 
 
 def faster_half(values: Sequence[float]) -> float:
@@ -60,8 +61,7 @@ def standard_deviation(values: Sequence[float]) -> float:
     """
     if len(values) < 2:  # noqa: PLR2004 - one value has no spread
         raise ValueError("fewer than two values")
-    mean = math.fsum(values) / len(values)
-    return math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1))
+    return statistics.stdev(values)
 
 
 def student_quantile(error: float, freedom: int) -> float:

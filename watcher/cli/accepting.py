@@ -7,12 +7,13 @@ import tempfile
 import tomllib
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from watcher import settings
 from watcher.acceptance import running
+from watcher.acceptance.report import SERVED
 from watcher.cli import views
 from watcher.cli.demonstration import RECIPES
 from watcher.settings import Recipe
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
     from watcher.acceptance.report import Acceptance
     from watcher.acceptance.running import Options
     from watcher.settings import Settings
-
-_SERVED: Final = frozenset({"done", "unchanged"})
 
 
 def accept(chosen: Settings, options: Options, folder: Path | None, *, as_json: bool) -> bool:
@@ -59,7 +58,7 @@ def measured(config: Path | None, engine: str | None, device: str | None) -> Set
 
 
 def _failed(report: Acceptance) -> Iterator[bool]:
-    return (sample.record["outcome"] not in _SERVED for scene in report.scenes for sample in scene.samples)
+    return (sample.record["outcome"] not in SERVED for scene in report.scenes for sample in scene.samples)
 
 
 def _sample_recipes() -> tuple[Recipe, ...]:

@@ -73,6 +73,11 @@ def unix_us(now: Instant, at_ns: int) -> int:
     return round(now.wall_s * 1e6) - round((now.mono_ns - at_ns) / 1e3)
 
 
+def is_what_was_asked(configured: str, actual: str) -> bool:
+    """Whether an engine or device is the configured one: `auto` asks for any, `cuda` for any of its kind."""
+    return configured in {"auto", actual} or actual.startswith(f"{configured}:")
+
+
 def printable(path: str) -> str:
     """Return the path with every byte that is not UTF-8 written as an escape."""
     return path.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")

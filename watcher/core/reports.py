@@ -110,9 +110,7 @@ class Reports:
         Every record tells it, and the status; again here only if another device takes its place.
         """
         configured, actual = str(event.device.get("configured")), str(event.device.get("actual"))
-        if configured in {"auto", actual} or actual.startswith(f"{configured}:"):
-            return
-        if actual not in self._replacements_told:
+        if not records.is_what_was_asked(configured, actual) and actual not in self._replacements_told:
             self._replacements_told.add(actual)
             reason = event.device.get("reason")
             self._ledger.log(

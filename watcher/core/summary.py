@@ -82,8 +82,8 @@ class Summary:
             "held": self._held,
             "hot": self._paths["hot"],
             "cold": self._paths["cold"],
-            "p50_ms": _percentile(times_ms, 50),
-            "p95_ms": _percentile(times_ms, 95),
+            "p50_ms": percentile(times_ms, 50) if times_ms else None,
+            "p95_ms": percentile(times_ms, 95) if times_ms else None,
             "restarts": self._restarts - self._restarts_told,
         }
         self._outcomes.clear()
@@ -99,8 +99,6 @@ class Summary:
             self._since_ns = now_ns
 
 
-def _percentile(ordered: Sequence[float], percent: int) -> float | None:
-    """The least value that so many percent of all do not exceed (nearest rank); None of nothing."""
-    if not ordered:
-        return None
+def percentile(ordered: Sequence[float], percent: int) -> float:
+    """The least of some values in order that so many percent of them do not exceed (nearest rank)."""
     return ordered[max(0, -(-len(ordered) * percent // 100) - 1)]
