@@ -21,6 +21,7 @@ from PIL import Image
 from tests.service.harness import wait_until
 from watcher.acceptance import report as reports
 from watcher.acceptance.course import Course, configuration_text
+from watcher.acceptance.scenes import sample_of
 from watcher.acceptance.stage import Stage, marked_pictures
 from watcher.core.policy import Recipe
 from watcher.core.timeline import SEGMENTS, START_SEGMENTS
@@ -29,7 +30,7 @@ from watcher.settings import load
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from watcher.acceptance.report import Acceptance
+    from watcher.acceptance.report import Acceptance, Record
 
 PATIENCE_S = 120
 SIDE = 64
@@ -134,8 +135,23 @@ def test_columns_and_starts_are_what_ran(accepted: Acceptance) -> None:
 
 def test_a_report_names_no_path_of_the_machine(accepted: Acceptance, pictures: Path) -> None:
     text = reports.encode(accepted).decode()
-    for private in (str(pictures), str(Path.home()), tempfile.gettempdir(), platform.node()):
-        assert len(private) < 3 or private not in text, private
+    for private in (str(pictures), f"{Path.home()}/", tempfile.gettempdir(), f'"{platform.node()}"'):
+        assert private not in text, private
+
+
+def test_a_sample_names_neither_the_machine_nor_where_the_program_lies() -> None:
+    reason = f"no LaMa: torch is not installed. Install it: {sys.executable} -m pip install torch"
+    record: Record = {
+        "worker": {"pid": 1, "host": "my-machine"},
+        "engine": {"reason": reason},
+        "losses": [reason],
+    }
+    sample = sample_of("a.jpg", record, None)
+    assert sample.record["worker"] == {"pid": 1}
+    assert sys.prefix not in str(sample.record)
+    assert sample.record["engine"]["reason"].endswith("-m pip install torch")
+    assert sample_of("a.jpg", {"worker": None}, None).record["worker"] is None
+    assert record["worker"]["host"] == "my-machine", "the record itself is not changed"
 
 
 def test_a_folder_without_a_marked_picture_is_refused(tmp_path: Path) -> None:

@@ -10,12 +10,13 @@ Rules of this module:
 from __future__ import annotations
 
 import shutil
+import sys
 import time
 import zlib
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
 
@@ -98,7 +99,7 @@ class Play:
         service.wait_until("all of the batch", lambda: not self._missing(paths))
         wall_s = (time.monotonic_ns() - begun_ns) / 1e9
         samples = tuple(
-            Sample(picture=paths[record["source"]], record=record, reference_ms=reference)
+            sample_of(paths[record["source"]], record, reference)
             for record in self.stage.records()
             if record["source"] in paths
         )
@@ -216,7 +217,7 @@ class Play:
         reference = None if is_urgent else reference_ms()
         path = self._drop(picture, round_name)
         service.wait_until(f"a record of {path}", lambda: not self._missing({path: picture}))
-        return Sample(picture=picture, record=self._record_of(path), reference_ms=reference)
+        return sample_of(picture, self._record_of(path), reference)
 
     def _record_of(self, path: str) -> Record:
         record = self.stage.record_of(path)
@@ -232,7 +233,7 @@ class Play:
             code = service.wait_for_end()
         if code not in _ONCE_CODES:
             raise failure(f"`watcher once` ended with code {code}", self.stage)
-        return Sample(picture=picture, record=self._record_of(path), reference_ms=reference)
+        return sample_of(picture, self._record_of(path), reference)
 
     def ready_lines(self) -> list[Record]:
         """What the resident workers said when they were ready, in order."""
@@ -274,6 +275,23 @@ class Play:
             starts=tuple(starts),
             facts=facts,
         )
+
+
+def sample_of(picture: str, record: Record, reference: float | None) -> Sample:
+    """One served picture, without what is private to the machine: its name, and where the program lies."""
+    worker = record.get("worker")
+    told = {key: value for key, value in (worker or {}).items() if key != "host"}
+    public = {**record, "worker": None if worker is None else told}
+    return Sample(picture=picture, record=without_paths(public), reference_ms=reference)
+
+
+def without_paths(value: Any) -> Any:  # noqa: ANN401 - any JSON value
+    """The value with the place of the Python environment named as such in all its texts (reasons name it)."""
+    if isinstance(value, str):
+        return value.replace(sys.prefix, "ENVIRONMENT")
+    if isinstance(value, dict):
+        return {key: without_paths(each) for key, each in value.items()}
+    return [without_paths(each) for each in value] if isinstance(value, list) else value
 
 
 def records_of(scene: Scene) -> list[Record]:

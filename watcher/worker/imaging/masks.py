@@ -42,8 +42,8 @@ _MAX_SCALE = 16
 """A mask more than this many times smaller or larger than its picture was not made for it."""
 _BAND_ROWS = 512
 _ERASER_RIM_PX = 32
-"""As far from what is fully transparent an eraser's soft edge is followed. Chosen, not measured; too short for
-wide brushes: an edge with a standard deviation of 10 px goes on beyond it, and what lies there stays."""
+"""As far from what is fully transparent an eraser's soft edge is followed. Chosen and not measured, and too
+short for wide brushes: of an edge with a standard deviation of 10 px some lies beyond, and stays."""
 
 
 @dataclass(frozen=True, slots=True)
