@@ -5,7 +5,7 @@ stretches `decode` to 1.2 times; compares each run with the one before it, and e
 last that was not. The pictures are photographs of several megapixels, made from the samples, since decoding
 a small one takes a few ms.
 
-    python benchmarks/compare_builds.py --runs 21 --stretched 5 --requests 40
+    python benchmarks/compare_builds.py --runs 21 --stretched 5 --workers 16
 """
 
 from __future__ import annotations
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 SAMPLES: Final = ("astronaut.jpg", "coffee.jpg", "raccoon.jpg", "rocket.jpg")
 FAULTS: Final = "WATCHER_TEST_FAULTS"
 HOLE_PX: Final = 60
+REQUESTS: Final = 5
+"""Of each worker, after its first."""
 
 
 def make_pictures(folder: Path, megapixels: float) -> None:
@@ -51,9 +53,10 @@ def make_pictures(folder: Path, megapixels: float) -> None:
         Image.fromarray(mask).save(folder / f"{name}.mask.png")
 
 
-def accept(pictures: Path, folder: Path, requests: int, faults: str) -> None:
+def accept(pictures: Path, folder: Path, workers: int, faults: str) -> None:
     """One run of `watcher accept`."""
-    options = ["--engine", "patchmatch", "--pictures", str(pictures), "--requests", str(requests)]
+    options = ["--engine", "patchmatch", "--pictures", str(pictures)]
+    options += ["--workers", str(workers), "--requests", str(REQUESTS * workers)]
     command = [
         sys.executable,
         "-m",
@@ -89,7 +92,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=21, help="of one build")
     parser.add_argument("--stretched", type=int, default=5, help="of the slower one")
-    parser.add_argument("--requests", type=int, default=40, help="on the hot path of each")
+    parser.add_argument("--workers", type=int, default=16, help="on the hot path of each")
     parser.add_argument("--megapixels", type=float, default=6.0)
     parser.add_argument("--keep", type=Path, help="where the reports go and stay")
     arguments = parser.parse_args()
@@ -101,7 +104,7 @@ def main() -> None:
         plain = [root / f"plain{number}" for number in range(arguments.runs)]
         slow = [root / f"slow{number}" for number in range(arguments.stretched)]
         for folder in (*plain, *slow):
-            accept(pictures, folder, arguments.requests, "stretch=decode:1.2" if folder in slow else "")
+            accept(pictures, folder, arguments.workers, "stretch=decode:1.2" if folder in slow else "")
             print(f"ran {folder.name}", flush=True)
         quiet = 0
         for before, after in pairwise(plain):

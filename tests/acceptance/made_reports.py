@@ -1,7 +1,8 @@
 """Acceptance reports with times that are made up: noise as it was measured, and effects that are planted.
 
-The noise: every time is its usual one, times what the machine did in that run, times what happened to that
-sample. That has a lognormal body and a tail of interruptions, as records of two busy cores have.
+The noise: every time is its usual one, times what the machine did in that run, times the speed that the
+process keeps for all of its life, times what happened to that sample. That has a lognormal body and a tail of
+interruptions, as records of two busy cores have.
 """
 
 from __future__ import annotations
@@ -37,6 +38,9 @@ SAMPLE_SPREAD: Final = {
 """Standard deviations of one sample's logarithm; of others 0.2."""
 RUN_SPREAD: Final = {"settle": 0.13, "identify": 0.1, "pair": 0.13, "publish": 0.13}
 """Of one run's, beside the machine's; of others 0.025."""
+WORKER_SPREAD: Final = {"decode": 0.09, "mask": 0.06, "preprocess": 0.15, "inference": 0.04, "encode": 0.06}
+"""Of one process's; of others 0.08."""
+WORKERS: Final = 8
 ENVIRONMENT: Final = Environment(
     watcher="0.1.0",
     python="3.11.9",
@@ -68,6 +72,7 @@ def record(
         "outcome": "done",
         "path": path,
         "path_reason": "ready" if path == "hot" else "crashed",
+        "worker": {"pid": 100, "incarnation": 1},
         "first_hot": False,
         "engine": {"configured": "auto", "actual": "patchmatch", "reason": None},
         "device": {"configured": "auto", "available": ["cpu"], "actual": "cpu", "evidence": EVIDENCE},
@@ -78,7 +83,7 @@ def record(
     }
 
 
-def samples(
+def samples(  # noqa: PLR0913 - each is a choice of a test
     chance: random.Random,
     count: int,
     *,
@@ -87,6 +92,7 @@ def samples(
     usual_ms: Mapping[str, float] = USUAL_MS,
     pictures: Sequence[str] = PICTURES,
     path: str = "hot",
+    workers: int = WORKERS,
 ) -> tuple[Sample, ...]:
     """One run's samples.
 
@@ -97,17 +103,25 @@ def samples(
         factors: how many times as long a segment takes in this build.
         usual_ms: what its segments take.
         pictures: served in turn.
-        path: hot or cold.
+        path: hot or cold; on the cold path each sample has a process of its own.
+        workers: that serve equal shares, one after the other.
     """
+    workers = count if path == "cold" else min(count, workers)
+    processes = [
+        {name: math.exp(chance.gauss(0, WORKER_SPREAD.get(name, 0.08))) for name in usual_ms}
+        for _ in range(workers)
+    ]
     run = {name: math.exp(chance.gauss(0, RUN_SPREAD.get(name, 0.025))) for name in usual_ms}
     made = []
     for number in range(count):
         picture = pictures[number % len(pictures)]
         size = 1 + pictures.index(picture) / 2
+        worker = number * workers // count
         now = machine * math.exp(chance.gauss(0, 0.1))
         interrupted = 1 + (chance.random() < 0.1) * chance.expovariate(2)
         segments = {
-            name: ms * size * now * interrupted * run[name] * (factors or {}).get(name, 1.0)
+            name: ms * size * now * interrupted
+            * run[name] * processes[worker][name] * (factors or {}).get(name, 1.0)
             * math.exp(chance.gauss(0, SAMPLE_SPREAD.get(name, 0.2)))
             for name, ms in usual_ms.items()
         }  # fmt: skip
@@ -115,7 +129,7 @@ def samples(
         made.append(
             Sample(
                 picture=picture,
-                record=record(segments, picture=picture, path=path),
+                record=record(segments, picture=picture, path=path, worker={"pid": 100 + worker}),
                 reference_ms=reference_ms,
             )
         )
@@ -159,7 +173,8 @@ def report(*scenes: Scene, claims: Sequence[Claim] = (), **more: Any) -> Accepta
 def run(
     seed: int,
     *,
-    requests: int = 20,
+    requests: int = 40,
+    workers: int = WORKERS,
     cold: int = 6,
     hot_factors: Mapping[str, float] | None = None,
     cold_factors: Mapping[str, float] | None = None,
@@ -171,8 +186,8 @@ def run(
     speed = math.exp(chance.gauss(0, 0.12)) if machine is None else machine
     cold_ms = {**USUAL_MS, **{name: ms for name, ms in START_MS.items() if ms}}
     return report(
-        scene("batch", samples(chance, 8, machine=speed, factors=hot_factors)),
-        scene("hot", samples(chance, requests, machine=speed, factors=hot_factors)),
+        scene("batch", samples(chance, 8, machine=speed, factors=hot_factors, workers=1)),
+        scene("hot", samples(chance, requests, machine=speed, factors=hot_factors, workers=workers)),
         scene(
             "cold",
             samples(

@@ -20,7 +20,7 @@ from PIL import Image
 
 from tests.service.harness import wait_until
 from watcher.acceptance import report as reports
-from watcher.acceptance.course import Course, configuration_text
+from watcher.acceptance.course import Course, configuration_text, hot_requests
 from watcher.acceptance.scenes import sample_of
 from watcher.acceptance.stage import Stage, marked_pictures
 from watcher.core.policy import Recipe
@@ -74,6 +74,8 @@ def accepted(pictures: Path, tmp_path_factory: pytest.TempPathFactory) -> Accept
     options = (
         "--pictures",
         str(pictures),
+        "--workers",
+        "2",
         "--requests",
         "5",
         "--batch",
@@ -99,8 +101,8 @@ def test_each_scene_measured_what_it_is_for(accepted: Acceptance) -> None:
     assert [scene.name for scene in accepted.scenes] == ["batch", "hot", "cold", "recovery", "model_cache"]
     assert {sample.picture for sample in batch.samples} == {"1.png", "2.png"}
     assert batch.facts["model_loads"] == 1
-    assert len(hot.samples) == 6
-    assert [sample.record["first_hot"] for sample in hot.samples] == [True] + 5 * [False]
+    assert [sample.record["first_hot"] for sample in hot.samples] == [True, *2 * [False], True, *3 * [False]]
+    assert len({sample.record["worker"]["pid"] for sample in hot.samples}) == len(hot.starts) == 2
     assert {sample.record["path"] for sample in (*batch.samples, *hot.samples, *recovery.samples)} == {"hot"}
     assert [sample.record["path_reason"] for sample in cold.samples] == ["crashed", "once"]
     ready_s = datetime.fromisoformat(recovery.starts[0].ts).timestamp()
@@ -108,7 +110,7 @@ def test_each_scene_measured_what_it_is_for(accepted: Acceptance) -> None:
     killed_s -= cold.samples[0].record["total_ms"] / 1e3
     assert recovery.facts["recovery_1_s"] == pytest.approx(ready_s - killed_s, abs=0.3)
     assert cache.skipped == "the engine has no weights"
-    assert len({sample.record["job"] for scene in accepted.scenes for sample in scene.samples}) == 11
+    assert len({sample.record["job"] for scene in accepted.scenes for sample in scene.samples}) == 12
     assert accepted.environment.devices_available[-1] == "cpu"
     assert accepted.environment.packages["numpy"]
 
@@ -118,10 +120,11 @@ def test_columns_and_starts_are_what_ran(accepted: Acceptance) -> None:
     assert hot is not None
     assert (hot.engine.configured, hot.engine.actual) == ("patchmatch", "patchmatch")
     assert (hot.device.configured, hot.device.actual) == ("auto", "cpu")
-    (start,) = hot.starts
-    assert set(start.segments_ms) == {*START_SEGMENTS, "unattributed"}
-    assert start.model_loads == 1
-    assert start.pid == hot.samples[0].record["worker"]["pid"]
+    assert [start.model_loads for start in hot.starts] == [1, 1]
+    assert all(set(start.segments_ms) == {*START_SEGMENTS, "unattributed"} for start in hot.starts)
+    assert [start.pid for start in hot.starts] == [
+        hot.samples[index].record["worker"]["pid"] for index in (0, 3)
+    ]
     assert set(hot.samples[0].record["segments_ms"]) == {*SEGMENTS, "unattributed"}
     assert all(sample.reference_ms for sample in hot.samples)
     told = {claim.name: claim.holds for claim in accepted.claims}
@@ -230,13 +233,15 @@ def test_the_stages_configuration_is_the_users_but_for_its_places(tmp_path: Path
 
 
 def test_no_request_is_made_twice_of_one_picture() -> None:
-    from watcher.acceptance.course import steady_order  # noqa: PLC0415 - for this test alone
-
-    course = Course(batch=("a",), hot=("a", "b", "c"), requests=20, kills=2, downs=2)
-    asked = [*steady_order(course), ("first", "a")]
-    assert len(set(asked)) == len(asked) == 21
-    assert {round_name for round_name, _ in asked} <= set(course.rounds())
-    assert [picture for _, picture in asked][:6] == ["a", "b", "c"] * 2
+    course = Course(batch=("a",), hot=("a", "b", "c"), workers=3, requests=20, kills=2, downs=2)
+    workers = list(hot_requests(course))
+    asked = [request for requests in workers for request in requests]
+    assert len(set(asked)) == len(asked) == 23
+    assert {request.round_name for request in asked} <= set(course.rounds())
+    assert [len(requests) for requests in workers] == [7, 8, 8]
+    assert [requests[0] for requests in workers] == [(f"first{worker}", "a") for worker in range(3)]
+    steady = [request.picture for requests in workers for request in requests[1:]]
+    assert steady == [*6 * ["a", "b", "c"], "a", "b"]
 
 
 def test_links_and_other_files_of_a_folder_are_no_pictures(tmp_path: Path) -> None:

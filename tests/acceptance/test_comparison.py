@@ -53,14 +53,42 @@ def test_two_runs_of_one_build_are_told_apart_in_at_most_one_of_twenty() -> None
 
 @pytest.mark.parametrize("seed", range(1, 4))
 def test_a_decode_that_takes_a_fifth_longer_is_named_and_nothing_else(seed: int) -> None:
-    before = run(1000 + seed, requests=160)
-    after = run(2000 + seed, requests=160, hot_factors={"decode": 1.2}, cold_factors={"decode": 1.2})
+    factors = {"decode": 1.2}
+    before = run(1000 + seed, requests=320, workers=32, machine=1.0)
+    after = run(
+        2000 + seed, requests=320, workers=32, machine=1.05, hot_factors=factors, cold_factors=factors
+    )
     comparison = compare(before, after)
     assert moved(comparison) == {("hot", "decode", "slower")}
     decode = difference(comparison, "hot", "decode")
     assert decode.low < 0.2 < decode.high
     assert any(line.startswith("slower: decode (hot: +") for line in comparison.statements)
     assert NOT_A_SPEED_UP not in comparison.statements
+
+
+def test_what_one_process_served_however_often_is_one_experiment() -> None:
+    """A process keeps a speed of its own: a thousand requests to one say nothing of the next one."""
+    before, after = (
+        run(50, requests=1000, workers=1, hot_factors=factors) for factors in (None, {"decode": 1.3})
+    )
+    comparison = compare(before, after)
+    assert moved(comparison) == set()
+    assert any("--workers" in line for line in comparison.statements)
+    assert difference(comparison, "hot", "decode").verdict == "cannot tell"
+
+
+def test_a_scene_of_one_process_knows_from_the_hot_one_how_much_processes_differ() -> None:
+    def made(seed: int, batch_factor: float, workers: int) -> Any:
+        chance = random.Random(seed)
+        batch = samples(chance, 60, factors={"encode": batch_factor}, workers=1)
+        return report(scene("batch", batch), scene("hot", samples(chance, 80, workers=workers)))
+
+    little, much = (compare(made(1, 1.0, 16), made(2, factor, 16)) for factor in (1.15, 3.0))
+    assert moved(little) == set()
+    assert moved(much) == {("batch", "encode", "slower")}
+    batch, hot = (difference(much, name, "encode").seen_from for name in ("batch", "hot"))
+    assert batch > 1.5 * hot
+    assert moved(compare(made(1, 1.0, 1), made(2, 3.0, 1))) == set()
 
 
 @pytest.mark.parametrize("machine", [0.6, 1.7])
@@ -118,7 +146,14 @@ def test_a_trifle_is_no_change_however_sure_it_is() -> None:
     def made(identify_ms: float) -> Any:
         chain = {**USUAL_MS, "identify": identify_ms}
         return report(
-            scene("hot", [Sample(picture="a", record=record(chain), reference_ms=8.0) for _ in range(200)])
+            scene(
+                "hot",
+                [
+                    Sample(picture="a", record=record(chain, worker={"pid": pid}), reference_ms=8.0)
+                    for pid in range(8)
+                    for _ in range(25)
+                ],
+            )
         )
 
     assert moved(compare(made(0.1), made(0.3))) == set()
@@ -186,7 +221,7 @@ def test_too_few_samples_tell_nothing(requests: int) -> None:
 
     comparison = compare(made(1.0), made(0.2))
     assert comparison.statements == (
-        "too few samples to tell anything: ask `watcher accept` for more requests",
+        "too little is known to tell anything: ask `watcher accept` for more workers (--workers 16)",
     )
     assert difference(comparison, "hot", "inference").verdict == "cannot tell"
 

@@ -92,8 +92,8 @@ def _overhead(hot: Scene) -> Claim:
             _total(sample.record) - sum(sample.record["segments_ms"][name] for name in _MODEL_WORK),
             _total(sample.record),
         )
-        for sample in hot.samples[1:]
-        if _is_hot(sample)
+        for sample in hot.samples
+        if _is_hot(sample) and not sample.record["first_hot"]
     ]
     if not rows:
         return _untold("service_overhead", "there was no steady hot request")

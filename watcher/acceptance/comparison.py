@@ -11,32 +11,35 @@ Rules of this module:
 How a difference is estimated, per scene and segment:
 
 1. Times are compared as logarithms, each against what is usual for its picture, so that pictures of all sizes
-   count alike. What disturbs a measurement makes it longer: the mean of the faster half is taken, not of all.
+   count alike. A process keeps a speed of its own for all of its life: what it served is one experiment, and
+   its median is one value. The means over the processes are compared.
 2. The machine is not equally fast in two runs. A slower machine stretches all work alike, a slower build
-   stretches some of it: what the *other* segments of the worker's work have in common is taken off. That is
+   stretches some of it: what the *other* segments of a worker's work have in common is taken off. That is
    believed to be the machine only as far as the reports' own reference work says (`REFERENCE_TOLERANCE`).
-3. The samples are drawn anew with replacement (bootstrap), whole records at a time, and all of the above is
-   done again; that gives the standard error by chance. The error of one run against the next of the same
-   build, which no resampling of one run can see, is added (`RUN_SPREADS`, `OTHER_SPREAD`).
+3. The processes are drawn anew with replacement (bootstrap), and the means taken again; that gives the
+   standard error by chance. A scene with one process a run draws its samples, and has the spread from process
+   to process from the hot scene. The error of one run against the next of the same build, which no resampling
+   of one run can see, is added (`RUN_SPREADS`, `OTHER_SPREAD`).
 4. The interval is as wide as Student's t wants it for *all* segments of all scenes together to be right
-   (Bonferroni, `FAMILY_ERROR`).
+   (Bonferroni, `FAMILY_ERROR`, `ERROR_SHARES`).
 """
 
 from __future__ import annotations
 
 import math
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from statistics import fmean
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 import msgspec
 
 from watcher.acceptance.report import SERVED, ReportError
-from watcher.acceptance.statistics import faster_half, median, standard_deviation, student_quantile
+from watcher.acceptance.statistics import median, standard_deviation, student_quantile
 from watcher.core.timeline import SEGMENTS, START_SEGMENTS, WORK_SEGMENTS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from watcher.acceptance.report import Acceptance, Environment, Sample, Scene
 
@@ -46,28 +49,40 @@ Stratum: TypeAlias = tuple[Any, ...]
 
 FAMILY_ERROR: Final = 0.05
 """How often two reports of one build may be told apart by chance, as far as the constants below are right."""
+ERROR_SHARES: Final[Mapping[PartName, float]] = {
+    "hot": 0.5,
+    "batch": 0.1,
+    "cold": 0.15,
+    "recovery": 0.1,
+    "model_cache": 0.05,
+    "worker_start": 0.1,
+}
+"""Of `FAMILY_ERROR`; a scene's segments have equal parts of its share. Most runs are about the hot path."""
 RUN_SPREADS: Final[Mapping[str, float]] = {
+    "read": 0.10,
     "decode": 0.025,
     "mask": 0.03,
-    "inference": 0.035,
-    "read": 0.045,
-    "composite": 0.045,
-    "preprocess": 0.12,
-    "encode": 0.05,
+    "preprocess": 0.06,
+    "inference": 0.02,
+    "composite": 0.04,
+    "encode": 0.025,
+    "publish": 0.30,
+    **dict.fromkeys(START_SEGMENTS, 0.08),
 }
 OTHER_SPREAD: Final = 0.20
-"""Standard deviations of the difference between two runs of one build beyond chance, as logarithms: for work,
-what is left when the machine's part is off. Others wait for the disk and for each other. Measured on runs of
-one build, 100 requests each, on two cores that others used too; `benchmarks/compare_builds.py` tries it."""
+"""Standard deviations of the difference between two runs of one build beyond that from process to process,
+as logarithms: for work, what is left when the machine's part is off. Others wait for the disk and for each
+other. Measured on runs of eight workers on two cores that others used too, and tried by
+`benchmarks/compare_builds.py`."""
 LEAST_FREEDOM: Final = 5
 """With less, Student's t makes every interval wider than a doubling; such a scene is not tested at all, so
 that the others need not be the more careful for it."""
 REFERENCE_TOLERANCE: Final = 0.3
 """How much further than the reference work, as logarithms, other work may have gone for the machine's sake:
 chosen, not measured."""
-MACHINE_DOUBT: Final = 0.2
-"""How well the machine's part is known: its standard deviation, as a part of itself. The smallest of 0, 0.2,
-0.35 and 0.5 that left no false change in 17 comparisons of one build, at loads of 1 to 7 on two cores."""
+MACHINE_DOUBT: Final = 0.3
+"""How well the machine's part is known: its standard deviation, as a part of itself. When other work slowed
+all down by a tenth, decode did so by 1.4 times that, encode by 0.6, other long segments by 0.9 to 1.2."""
 MOST_MACHINE: Final = math.log(2)
 """Where the reference work took more than twice as long in one of the two, something else ran beside it, and
 that does not slow down all work alike."""
@@ -83,6 +98,8 @@ _CONTROL_MS: Final = 1.0
 _CONTROLS: Final = 3
 """Segments that say together what the machine did: at least so many, each of at least so many ms."""
 _REPLICATES: Final = 400
+_AS_GOOD_AS_KNOWN: Final = 1000
+"""Degrees of freedom from which on Student's t is the normal distribution, for our purpose."""
 _CPU_BOUND: Final = frozenset({*WORK_SEGMENTS, *START_SEGMENTS})
 _HOT: Final = frozenset({"batch", "hot"})
 MACHINE_TOLD: Final = 0.1
@@ -123,6 +140,8 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         samples_a: that are compared.
         samples_b: likewise.
+        workers_a: processes that served them.
+        workers_b: likewise.
         left_out: pictures that only one of the two has.
         machine_change: what the other segments say about the machine, or None where they cannot.
         reference_change: what the fixed piece of work says, or None where it was not taken.
@@ -133,6 +152,8 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
     name: PartName
     samples_a: int
     samples_b: int
+    workers_a: int
+    workers_b: int
     left_out: tuple[str, ...]
     machine_change: float | None
     reference_change: float | None
@@ -175,7 +196,7 @@ def compare(a: Acceptance, b: Acceptance) -> Comparison:
     starts = _pair_of_starts(a, b)
     if starts.a and starts.b:
         compared.append(starts)
-    parts = tuple(_part(pair, _allowed_error(pair, compared)) for pair in compared)
+    parts = tuple(map(_part, _estimates(compared)))
     return Comparison(
         a=a.ts,
         b=b.ts,
@@ -190,9 +211,10 @@ def compare(a: Acceptance, b: Acceptance) -> Comparison:
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """One sample: where it belongs, and its times in ms by segment."""
+    """One sample: where it belongs, who served it, and its times in ms by segment."""
 
     stratum: Stratum
+    worker: int | None
     times_ms: Mapping[str, float]
 
 
@@ -206,14 +228,21 @@ class _Pair:
     left_out: tuple[str, ...] = ()
 
     @property
-    def freedom(self) -> int:
-        """Degrees of freedom: samples, less what their pictures and the two reports use up."""
-        return len(self.a) + len(self.b) - len({row.stratum for row in self.a}) - 1
+    def workers(self) -> tuple[int, int]:
+        """How many processes served, in A and in B."""
+        return len({row.worker for row in self.a}), len({row.worker for row in self.b})
 
     @property
-    def can_tell(self) -> bool:
-        """There are enough samples to tell anything."""
-        return min(len(self.a), len(self.b)) > 1 and self.freedom >= LEAST_FREEDOM
+    def is_by_worker(self) -> bool:
+        """What differs from process to process can be seen in the scene itself."""
+        return min(self.workers) > 1
+
+    @property
+    def freedom(self) -> int:
+        """Degrees of freedom: processes (or samples of one), less what their kinds and two reports use up."""
+        if self.is_by_worker:
+            return sum(self.workers) - len(_kinds((*self.a, *self.b))) - 1
+        return len(self.a) + len(self.b) - len({row.stratum for row in self.a}) - 1
 
     @property
     def tested(self) -> tuple[str, ...]:
@@ -221,6 +250,19 @@ class _Pair:
         seen = {name for row in (*self.a, *self.b) for name, ms in row.times_ms.items() if ms}
         others = sorted(seen - {*SEGMENTS, _REFERENCE, _TOTAL, "unattributed"})
         return tuple(name for name in (*SEGMENTS, *others) if name in seen)
+
+
+def _kinds(rows: Sequence[_Row]) -> list[set[Stratum]]:
+    """Strata that no process links: what is usual in each is estimated apart, which uses up freedom."""
+    kinds: list[set[Stratum]] = []
+    served: dict[int | None, set[Stratum]] = {}
+    for row in rows:
+        served.setdefault(row.worker, set()).add(row.stratum)
+    for strata in served.values():
+        joined = [kind for kind in kinds if kind & strata]
+        kinds = [kind for kind in kinds if not kind & strata]
+        kinds.append(strata.union(*joined))
+    return kinds
 
 
 def _pair(scene: Scene, other: Scene | None) -> _Pair | None:
@@ -250,193 +292,278 @@ def _rows(samples: Iterable[Sample]) -> Iterator[_Row]:
             times_ms[_REFERENCE] = sample.reference_ms
         path = (record.get("path"), record.get("path_reason"))
         stratum = (sample.picture, size, *path, bool(record.get("first_hot")))
-        yield _Row(stratum, times_ms)
+        yield _Row(stratum, (record.get("worker") or {}).get("pid"), times_ms)
 
 
 def _pair_of_starts(a: Acceptance, b: Acceptance) -> _Pair:
     def rows(report: Acceptance) -> tuple[_Row, ...]:
-        starts = [start.segments_ms for scene in report.scenes for start in scene.starts]
-        return tuple(_Row(("worker",), {**start, _TOTAL: sum(start.values())}) for start in starts)
+        starts = [start for scene in report.scenes for start in scene.starts]
+        return tuple(
+            _Row(("worker",), number, {**start.segments_ms, _TOTAL: sum(start.segments_ms.values())})
+            for number, start in enumerate(starts)
+        )
 
     return _Pair("worker_start", rows(a), rows(b))
 
 
 # --- estimates ---------------------------------------------------------------------------------------------
 
+_Logs: TypeAlias = "list[float]"
+"""Logarithms of one sample's times by column, against what is usual for its stratum."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Columns:
+    """What is estimated of one scene.
+
+    Attributes:
+        names: its segments, the total, and the reference work if all samples have it.
+        others: of each column, those that say together what the machine did; None where they are too few.
+    """
+
+    names: tuple[str, ...]
+    others: tuple[tuple[int, ...], ...] | None
+
+
+def _columns(pair: _Pair) -> _Columns:
+    has_reference = all(_REFERENCE in row.times_ms for row in (*pair.a, *pair.b))
+    names = (*pair.tested, _TOTAL, *((_REFERENCE,) if has_reference else ()))
+
+    def is_long(name: str) -> bool:
+        return all(
+            median([row.times_ms.get(name, 0.0) for row in rows]) >= _CONTROL_MS for rows in (pair.a, pair.b)
+        )
+
+    controls = [index for index, name in enumerate(names) if name in _CPU_BOUND and is_long(name)]
+    others = tuple(tuple(control for control in controls if control != index) for index in range(len(names)))
+    return _Columns(names, others if min(map(len, others)) >= _CONTROLS else None)
+
+
+@dataclass(frozen=True, slots=True)
+class _Worker:
+    """What is usual for one process, as logarithms by column.
+
+    Attributes:
+        usual: the median of what it served.
+        machine: what the other work has in common; None where it is too little to tell.
+    """
+
+    usual: tuple[float, ...]
+    machine: tuple[float, ...] | None
+
 
 @dataclass(frozen=True, slots=True)
 class _Shifts:
-    """Differences of logarithms, B against A."""
+    """Differences of logarithms, B against A.
+
+    Attributes:
+        measured: by column.
+        machine: of each column, what the other work has in common; None where they are too few to tell.
+        adjusted: measured, less the machine's part.
+    """
 
     measured: Mapping[str, float]
+    machine: Mapping[str, float] | None
     adjusted: Mapping[str, float]
-    machine: float | None
 
-
-def _allowed_error(pair: _Pair, compared: Sequence[_Pair]) -> float:
-    """The part of `FAMILY_ERROR` that one segment of this scene gets: many samples get more of it."""
-    whole = sum(each.freedom for each in compared if each.can_tell)
-    return FAMILY_ERROR * max(1, pair.freedom) / max(1, whole, pair.freedom) / max(1, len(pair.tested))
-
-
-def _part(pair: _Pair, error: float) -> Part:
-    names = pair.tested
-    columns = [*names, _TOTAL]
-    if all(_REFERENCE in row.times_ms for row in (*pair.a, *pair.b)):
-        columns.append(_REFERENCE)
-    rows_a, rows_b = _centred(pair, columns)
-    controls = _controls(pair, names)
-    shifts = _shifts(rows_a, rows_b, columns, controls)
-    errors = _errors(rows_a, rows_b, columns, controls, freedom=pair.freedom, count=len(pair.a) + len(pair.b))
-    wide = student_quantile(error, max(1, pair.freedom))
-    total_ms = median([row.times_ms[_TOTAL] for row in pair.a])
-    differences = tuple(
-        _difference(name, pair, shifts, errors, wide=wide, total_ms=total_ms) for name in names
-    )
-    total = _difference(_TOTAL, pair, shifts, errors, wide=wide, total_ms=total_ms)
-    reference = shifts.measured.get(_REFERENCE)
-    return Part(
-        name=pair.name,
-        samples_a=len(pair.a),
-        samples_b=len(pair.b),
-        left_out=pair.left_out,
-        machine_change=None if shifts.machine is None else _as_change(shifts.machine),
-        reference_change=None if reference is None else _as_change(reference),
-        total=msgspec.structs.replace(total, verdict=None),
-        differences=differences,
-    )
-
-
-def _centred(pair: _Pair, columns: Sequence[str]) -> tuple[list[list[float]], list[list[float]]]:
-    """Logarithms against what is usual for their stratum in both reports, each report counting half."""
-    usual: dict[Stratum, list[float]] = {}
-    for stratum in {row.stratum for row in pair.a}:
-        of_a = [_logs(row, columns) for row in pair.a if row.stratum == stratum]
-        of_b = [_logs(row, columns) for row in pair.b if row.stratum == stratum]
-        usual[stratum] = [
-            (median([row[index] for row in of_a]) + median([row[index] for row in of_b])) / 2
-            for index in range(len(columns))
-        ]
-
-    def centred(rows: Iterable[_Row]) -> list[list[float]]:
-        return [
-            [log - middle for log, middle in zip(_logs(row, columns), usual[row.stratum], strict=True)]
-            for row in rows
-        ]
-
-    return centred(pair.a), centred(pair.b)
-
-
-def _logs(row: _Row, columns: Sequence[str]) -> list[float]:
-    return [math.log(max(_FLOOR_MS, row.times_ms.get(name, 0.0))) for name in columns]
-
-
-def _controls(pair: _Pair, names: Sequence[str]) -> tuple[str, ...]:
-    """Segments of work on the CPU that are long enough to tell what the machine did."""
-
-    def is_long(rows: Sequence[_Row], name: str) -> bool:
-        return median([row.times_ms.get(name, 0.0) for row in rows]) >= _CONTROL_MS
-
-    return tuple(
-        name for name in names if name in _CPU_BOUND and is_long(pair.a, name) and is_long(pair.b, name)
-    )
-
-
-def _shifts(
-    rows_a: Sequence[Sequence[float]],
-    rows_b: Sequence[Sequence[float]],
-    columns: Sequence[str],
-    controls: Sequence[str],
-) -> _Shifts:
-    measured = {
-        name: faster_half([row[index] for row in rows_b]) - faster_half([row[index] for row in rows_a])
-        for index, name in enumerate(columns)
-    }
-    reference = measured.get(_REFERENCE, 0.0)
-
-    def machine(besides: str | None) -> float | None:
-        others = [measured[name] for name in controls if name != besides]
-        if len(others) < _CONTROLS:
-            return None
-        common = median(others)
-        return min(max(common, reference - REFERENCE_TOLERANCE), reference + REFERENCE_TOLERANCE)
-
-    adjusted = {name: shift - (machine(name) or 0.0) for name, shift in measured.items()}
-    return _Shifts(measured, adjusted, machine(None))
+    @property
+    def common(self) -> float | None:
+        """What all work has in common."""
+        return None if self.machine is None else self.machine[_TOTAL]
 
 
 @dataclass(frozen=True, slots=True)
 class _Errors:
-    """Standard errors of `_Shifts`."""
+    """Standard errors of `_Shifts`, and the degrees of freedom that they rest on."""
 
     measured: Mapping[str, float]
     adjusted: Mapping[str, float]
+    freedom: int
+
+    @property
+    def can_tell(self) -> bool:
+        """They rest on enough to tell anything."""
+        return self.freedom >= LEAST_FREEDOM
 
 
-def _errors(
-    rows_a: Sequence[Sequence[float]],
-    rows_b: Sequence[Sequence[float]],
-    columns: Sequence[str],
-    controls: Sequence[str],
-    *,
-    freedom: int,
-    count: int,
-) -> _Errors:
-    chance = random.Random(0)  # noqa: S311 - no secret: the same reports are to give the same answer
-    replicates = [
-        _shifts(
-            chance.choices(rows_a, k=len(rows_a)),
-            chance.choices(rows_b, k=len(rows_b)),
-            columns,
-            controls,
-        )
-        for _ in range(_REPLICATES)
-    ]
-    # Rows were centred on what they themselves gave, which took some of their spread away.
-    inflation = math.sqrt(count / max(1, freedom))
-    return _Errors(
-        {
-            name: inflation * standard_deviation([each.measured[name] for each in replicates])
-            for name in columns
-        },
-        {
-            name: inflation * standard_deviation([each.adjusted[name] for each in replicates])
-            for name in columns
-        },
+@dataclass(frozen=True, slots=True)
+class _Estimates:
+    """What is known of one scene, before it is decided what of it counts."""
+
+    pair: _Pair
+    shifts: _Shifts
+    errors: _Errors
+
+
+def _estimates(pairs: Sequence[_Pair]) -> list[_Estimates]:
+    """Estimate each scene; the hot one lends the others what they cannot know."""
+    hot = next((_alone(pair) for pair in pairs if pair.name == "hot"), None)
+    return [hot if hot is not None and pair is hot.pair else _lent(_alone(pair), hot) for pair in pairs]
+
+
+def _alone(pair: _Pair) -> _Estimates:
+    columns = _columns(pair)
+    a, b = ([_worker(each, columns) for each in served] for served in _centred(pair, columns.names))
+    errors = _errors(pair, columns)
+    return _Estimates(
+        pair, _shifts(a, b, columns), errors if pair.is_by_worker else replace(errors, freedom=0)
     )
 
 
-def _difference(
-    name: str,
-    pair: _Pair,
-    shifts: _Shifts,
-    errors: _Errors,
-    *,
-    wide: float,
-    total_ms: float,
-) -> Difference:
+def _lent(own: _Estimates, hot: _Estimates | None) -> _Estimates:
+    """Add what the hot scene knows: how much processes differ, and what the machine did."""
+    if hot is None or not hot.pair.is_by_worker:
+        return own
+    errors, shifts = own.errors, own.shifts
+    if not own.pair.is_by_worker:
+        # The standard error of a difference of means over workers; without it, that of two single ones.
+        single = math.sqrt(2 / sum(1 / workers for workers in hot.pair.workers))
+        errors = replace(
+            _together(errors, hot.errors, single), freedom=min(own.pair.freedom, hot.errors.freedom)
+        )
+    if shifts.machine is None and hot.shifts.common is not None:
+        machine = dict.fromkeys(shifts.measured, hot.shifts.common)
+        adjusted = {
+            name: shift - (machine[name] if name in _CPU_BOUND else 0.0)
+            for name, shift in shifts.measured.items()
+        }
+        shifts = _Shifts(shifts.measured, machine, adjusted)
+    return _Estimates(own.pair, shifts, errors)
+
+
+def _together(own: _Errors, borrowed: _Errors, times: float) -> _Errors:
+    """Errors that add up; of a segment that the other scene does not have, its total's is taken."""
+
+    def added(mine: Mapping[str, float], other: Mapping[str, float]) -> dict[str, float]:
+        return {
+            name: math.hypot(error, other.get(name, other[_TOTAL]) * times) for name, error in mine.items()
+        }
+
+    return replace(
+        own,
+        measured=added(own.measured, borrowed.measured),
+        adjusted=added(own.adjusted, borrowed.adjusted),
+    )
+
+
+def _centred(pair: _Pair, names: Sequence[str]) -> tuple[list[list[_Logs]], list[list[_Logs]]]:
+    """By process, logarithms against what is usual for their stratum in both reports, each counting half."""
+    usual: dict[Stratum, list[float]] = {}
+    for stratum in {row.stratum for row in pair.a}:
+        of_a = [_logs(row, names) for row in pair.a if row.stratum == stratum]
+        of_b = [_logs(row, names) for row in pair.b if row.stratum == stratum]
+        usual[stratum] = [
+            (median(in_a) + median(in_b)) / 2
+            for in_a, in_b in zip(zip(*of_a, strict=True), zip(*of_b, strict=True), strict=True)
+        ]
+
+    def centred(rows: Iterable[_Row]) -> list[list[_Logs]]:
+        served: dict[int | None, list[_Logs]] = {}
+        for row in rows:
+            logs = zip(_logs(row, names), usual[row.stratum], strict=True)
+            by = row.worker if pair.is_by_worker else None
+            served.setdefault(by, []).append([log - middle for log, middle in logs])
+        return list(served.values())
+
+    return centred(pair.a), centred(pair.b)
+
+
+def _logs(row: _Row, names: Sequence[str]) -> _Logs:
+    return [math.log(max(_FLOOR_MS, row.times_ms.get(name, 0.0))) for name in names]
+
+
+def _worker(served: Sequence[_Logs], columns: _Columns) -> _Worker:
+    usual = tuple(median(logs) for logs in zip(*served, strict=True))
+    if columns.others is None:
+        return _Worker(usual, None)
+    return _Worker(usual, tuple(median([usual[index] for index in others]) for others in columns.others))
+
+
+def _shifts(a: Sequence[_Worker], b: Sequence[_Worker], columns: _Columns) -> _Shifts:
+    usual = _difference_of_means([each.usual for each in a], [each.usual for each in b])
+    measured = dict(zip(columns.names, usual, strict=True))
+    machine_a, machine_b = (
+        [each.machine for each in workers if each.machine is not None] for workers in (a, b)
+    )
+    if not machine_a or not machine_b:
+        return _Shifts(measured, None, measured)
+    reference = measured.get(_REFERENCE, 0.0)
+    common = zip(columns.names, _difference_of_means(machine_a, machine_b), strict=True)
+    machine = {
+        name: min(max(shift, reference - REFERENCE_TOLERANCE), reference + REFERENCE_TOLERANCE)
+        for name, shift in common
+    }
+    return _Shifts(measured, machine, {name: shift - machine[name] for name, shift in measured.items()})
+
+
+def _difference_of_means(a: Sequence[Sequence[float]], b: Sequence[Sequence[float]]) -> list[float]:
+    """By column, the mean over the workers of B less that over those of A."""
+    columns = zip(zip(*a, strict=True), zip(*b, strict=True), strict=True)
+    return [fmean(of_b) - fmean(of_a) for of_a, of_b in columns]
+
+
+def _errors(pair: _Pair, columns: _Columns) -> _Errors:
+    """Draw anew, again and again: processes, or, where there was but one, what it served."""
+    chance = random.Random(0)  # noqa: S311 - no secret: the same reports are to give the same answer
+
+    def drawing(served: list[list[_Logs]]) -> Callable[[], list[_Worker]]:
+        workers = [_worker(each, columns) for each in served]
+        if pair.is_by_worker:
+            return lambda: chance.choices(workers, k=len(workers))
+        return lambda: [_worker(chance.choices(each, k=len(each)), columns) for each in served]
+
+    draw_a, draw_b = map(drawing, _centred(pair, columns.names))
+    replicates = [_shifts(draw_a(), draw_b(), columns) for _ in range(_REPLICATES)]
+    # What is drawn was centred on what it gave itself, which took some of its spread away.
+    count = sum(pair.workers) if pair.is_by_worker else len(pair.a) + len(pair.b)
+    inflation = math.sqrt(count / max(1, pair.freedom))
+
+    def error(shifts: Iterable[float]) -> float:
+        return inflation * standard_deviation(list(shifts))
+
+    return _Errors(
+        {name: error(each.measured[name] for each in replicates) for name in columns.names},
+        {name: error(each.adjusted[name] for each in replicates) for name in columns.names},
+        pair.freedom,
+    )
+
+
+def _part(estimates: _Estimates) -> Part:
+    pair, shifts = estimates.pair, estimates.shifts
+    error = FAMILY_ERROR * ERROR_SHARES[pair.name] / max(1, len(pair.tested))
+    reference, common = shifts.measured.get(_REFERENCE), shifts.common
+    return Part(
+        name=pair.name,
+        samples_a=len(pair.a),
+        samples_b=len(pair.b),
+        workers_a=pair.workers[0],
+        workers_b=pair.workers[1],
+        left_out=pair.left_out,
+        machine_change=None if common is None else _as_change(common),
+        reference_change=None if reference is None else _as_change(reference),
+        total=msgspec.structs.replace(_difference(_TOTAL, estimates, error), verdict=None),
+        differences=tuple(_difference(name, estimates, error) for name in pair.tested),
+    )
+
+
+def _difference(name: str, estimates: _Estimates, error: float) -> Difference:
+    pair, shifts, errors = estimates.pair, estimates.shifts, estimates.errors
     a_ms = median([row.times_ms.get(name, 0.0) for row in pair.a])
     b_ms = median([row.times_ms.get(name, 0.0) for row in pair.b])
-    is_work = name in _CPU_BOUND and shifts.machine is not None
-    spread = RUN_SPREADS.get(name, OTHER_SPREAD) if is_work else OTHER_SPREAD
-    spread = math.hypot(spread, MACHINE_DOUBT * (shifts.machine or 0.0))
     measured, adjusted = shifts.measured[name], shifts.adjusted[name]
-    half = wide * math.hypot(errors.adjusted[name], spread)
-    half_measured = wide * math.hypot(errors.measured[name], OTHER_SPREAD)
+    is_work = name in _CPU_BOUND and shifts.machine is not None
+    spread = _run_spread(name, is_work=is_work, machine=shifts.common or 0.0)
+    half = _half_width(errors.adjusted[name], spread, errors.freedom, error)
+    half_measured = _half_width(errors.measured[name], spread, errors.freedom, error)
     shift = measured if name == _TOTAL else adjusted
-    seen_from = _as_change(max(half, math.log1p(SMALLEST_SHARE)))
+    is_seen = measured * adjusted > 0 and abs(adjusted) > half and (is_work or abs(measured) > half_measured)
     matters = abs(shift) >= math.log1p(SMALLEST_SHARE) and abs(a_ms * _as_change(shift)) >= SMALLEST_MS
-    is_seen = abs(adjusted) > half and (
-        measured * adjusted > 0 if is_work else abs(measured) > half_measured and measured * adjusted > 0
-    )
     verdict: Verdict
     if abs(shifts.measured.get(_REFERENCE, 0.0)) > MOST_MACHINE:
         verdict = "cannot tell"
-    elif matters and is_seen and pair.can_tell:
+    elif matters and is_seen and errors.can_tell:
         verdict = "slower" if shift > 0 else "faster"
-    elif (not pair.can_tell or half > UNSEEN) and a_ms * _as_change(half) > max(
-        SMALLEST_MS, UNSEEN_SHARE * total_ms
-    ):
+    elif _could_hide_much(a_ms, half, estimates):
         verdict = "cannot tell"
     else:
         verdict = "no change"
@@ -448,9 +575,35 @@ def _difference(
         low=round(_as_change(shift - half), 4),
         high=round(_as_change(shift + half), 4),
         change_as_measured=round(_as_change(measured), 4),
-        seen_from=round(seen_from, 4),
+        seen_from=round(_as_change(max(half, math.log1p(SMALLEST_SHARE))), 4),
         verdict=verdict,
     )
+
+
+def _run_spread(name: str, *, is_work: bool, machine: float) -> float:
+    """The standard deviation from run to run of one build, beside that from process to process."""
+    spread = RUN_SPREADS.get(name, OTHER_SPREAD)
+    return math.hypot(spread, MACHINE_DOUBT * machine) if is_work else max(spread, OTHER_SPREAD)
+
+
+def _half_width(chance: float, spread: float, freedom: int, error: float) -> float:
+    """Of the interval of a sum of two errors, of which only the one by chance was estimated from the samples.
+
+    Its degrees of freedom are those of F. E. Satterthwaite, An approximate distribution of estimates of
+    variance components, Biometrics Bulletin 2 (1946).
+    """
+    if freedom < 1:
+        return math.inf
+    both = chance**2 + spread**2
+    free = freedom * (both / chance**2) ** 2 if chance else _AS_GOOD_AS_KNOWN
+    return student_quantile(error, round(min(free, _AS_GOOD_AS_KNOWN))) * math.sqrt(both)
+
+
+def _could_hide_much(a_ms: float, half: float, estimates: _Estimates) -> bool:
+    """Not even twice the time would have been seen, and that would matter."""
+    total_ms = median([row.times_ms[_TOTAL] for row in estimates.pair.a])
+    is_blind = not estimates.errors.can_tell or half > UNSEEN
+    return is_blind and a_ms * _as_change(half) > max(SMALLEST_MS, UNSEEN_SHARE * total_ms)
 
 
 def _as_change(shift: float) -> float:
@@ -526,7 +679,7 @@ def _nothing_moved(parts: Sequence[Part]) -> Iterator[str]:
     if referenced and all(map(_was_disturbed, referenced)):
         return  # that is said, and nothing else can be
     if all(_is_untold(part) for part in parts):
-        yield "too few samples to tell anything: ask `watcher accept` for more requests"
+        yield "too little is known to tell anything: ask `watcher accept` for more workers (--workers 16)"
         return
     yield "no segment changed: not a speed-up"
     for part in parts:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import shutil
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -62,31 +62,35 @@ class Course:
     Attributes:
         batch: pictures that are dropped at once.
         hot: pictures that are requested one after the other, in turns.
-        requests: steady ones, after the first.
+        workers: fresh ones on the hot path, one after the other.
+        requests: steady ones, after the first of each worker, shared out among them.
         kills: of the worker.
         downs: requests while no service runs.
     """
 
     batch: tuple[str, ...]
     hot: tuple[str, ...]
+    workers: int
     requests: int
     kills: int
     downs: int
 
     def rounds(self) -> tuple[str, ...]:
         """The folders of all rounds."""
-        hot = [hot_round(index, self) for index in range(-1, self.requests)]
+        hot = [each.round_name for worker in hot_requests(self) for each in worker]
         cold = [name for kill in range(self.kills) for name in (f"kill{kill}", f"back{kill}")]
         downs = [f"down{down}" for down in range(self.downs)]
         return tuple(dict.fromkeys(("batch", *hot, *cold, *downs, *MODEL_READS)))
 
 
+class Request(NamedTuple):
+    """One picture in one round."""
+
+    round_name: str
+    picture: str
+
+
 MODEL_READS: Final = ("source-first", "source-again", "cache-first", "cache-again")
-
-
-def hot_round(index: int, course: Course) -> str:
-    """The folder of a steady request; of the first one for -1."""
-    return "first" if index < 0 else f"hot{index // len(course.hot)}"
 
 
 def configuration_text(settings: Settings, rounds: Sequence[str], recipes: Sequence[Recipe]) -> str:
@@ -126,7 +130,16 @@ def _toml(value: object) -> str:
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007F")
 
 
-def steady_order(course: Course) -> Iterator[tuple[str, str]]:
-    """Yield round and picture of each steady request; the pictures take turns."""
-    for index in range(course.requests):
-        yield hot_round(index, course), course.hot[index % len(course.hot)]
+def hot_requests(course: Course) -> Iterator[tuple[Request, ...]]:
+    """Yield for each worker what is asked of it: one picture, always the same, then its share of steady ones.
+
+    The pictures take turns over all workers; as many requests as pictures a worker, and each serves the same.
+    """
+    asked = 0
+    for worker in range(course.workers):
+        share = range(asked, (worker + 1) * course.requests // course.workers)
+        steady = (
+            Request(f"hot{index // len(course.hot)}", course.hot[index % len(course.hot)]) for index in share
+        )
+        yield (Request(f"first{worker}", course.hot[0]), *steady)
+        asked = share.stop

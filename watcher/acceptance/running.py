@@ -55,7 +55,8 @@ class Options:
     Attributes:
         pictures: the user's own folder; None for the samples.
         batch: pictures at once.
-        requests: steady ones on the hot path.
+        workers: fresh ones on the hot path.
+        requests: steady ones on the hot path, all workers together.
         kills: of the worker.
         downs: cold jobs without a service.
         keep: the folder to work in, and to leave; None for one that goes.
@@ -63,6 +64,7 @@ class Options:
 
     pictures: Path | None
     batch: int
+    workers: int
     requests: int
     kills: int
     downs: int
@@ -153,6 +155,7 @@ def _course(pictures: Pictures, options: Options) -> Course:
     return Course(
         batch=names[: options.batch],
         hot=names[:HOT_PICTURES],
+        workers=options.workers,
         requests=options.requests,
         kills=options.kills,
         downs=options.downs,

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
 
-from watcher.acceptance.course import MODEL_READS, configuration_text, steady_order
+from watcher.acceptance.course import MODEL_READS, configuration_text, hot_requests
 from watcher.acceptance.report import Ran, Sample, Scene, WorkerStart
 from watcher.acceptance.stage import failure, running
 from watcher.ports import RemediableError
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
-    from watcher.acceptance.course import Course, Pictures
+    from watcher.acceptance.course import Course, Pictures, Request
     from watcher.acceptance.report import Record, SceneName
     from watcher.acceptance.stage import Service, Stage
     from watcher.settings import Recipe, Settings
@@ -81,9 +81,7 @@ class Play:
         with self._service("batch") as service:
             batch = self._batch(service)
         self._configure(self.settings)
-        with self._service("hot path") as service:
-            hot = self._hot(service)
-            cold, recovery = self._kills(service)
+        hot, cold, recovery = self._hot_and_kills()
         down = self._downs()
         cold = replace(cold, samples=(*cold.samples, *down))
         return batch, hot, cold, recovery, self._model_cache(batch)
@@ -113,13 +111,26 @@ class Play:
         }
         return self._scene("batch", samples, self._starts()[starts_before - 1 :], facts)
 
-    def _hot(self, service: Service) -> Scene:
-        starts = self._starts()[-1:]
-        samples = [self._request(service, self.course.hot[0], "first")]
-        for number, (round_name, picture) in enumerate(steady_order(self.course), start=1):
-            self.tell(f"hot path: request {number} of {self.course.requests} after the first")
-            samples.append(self._request(service, picture, round_name))
-        return self._scene("hot", tuple(samples), starts, {})
+    def _hot_and_kills(self) -> tuple[Scene, Scene, Scene]:
+        """Ask workers of fresh services, since a process keeps a speed of its own; kill the last one."""
+        starts_before = len(self._starts())
+        samples: list[Sample] = []
+        *all_but_last, last = hot_requests(self.course)
+        for requests in all_but_last:
+            with self._service("hot path") as service:
+                self._ask(service, requests, samples)
+        with self._service("hot path") as service:
+            self._ask(service, last, samples)
+            starts = self._starts()[starts_before:]
+            cold, recovery = self._kills(service)
+        return self._scene("hot", tuple(samples), starts, {}), cold, recovery
+
+    def _ask(self, service: Service, requests: Sequence[Request], samples: list[Sample]) -> None:
+        """Ask for one picture after the other and add what came."""
+        whole = self.course.workers + self.course.requests
+        for request in requests:
+            self.tell(f"hot path: request {len(samples) + 1} of {whole}")
+            samples.append(self._request(service, request.picture, request.round_name))
 
     def _kills(self, service: Service) -> tuple[Scene, Scene]:
         """Kill the worker, ask at once, and ask again when a worker is back."""

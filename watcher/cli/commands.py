@@ -221,9 +221,13 @@ def accept(  # noqa: PLR0913 - each option is a parameter: typer reads them off
             metavar="DIR", help="Your own, with their marks; they are copied. Default: the samples."
         ),
     ] = None,
+    workers: Annotated[
+        int, typer.Option(min=1, max=50, metavar="N", help="Fresh ones on the hot path, one after the other.")
+    ] = 8,
     requests: Annotated[
-        int, typer.Option(min=5, max=10_000, metavar="N", help="On the hot path, after the first.")
-    ] = 20,
+        int,
+        typer.Option(min=5, max=10_000, metavar="N", help="On the hot path, after the first of each worker."),
+    ] = 40,
     batch: Annotated[int, typer.Option(min=1, max=1000, metavar="N", help="Pictures at once.")] = 8,
     kills: Annotated[int, typer.Option(min=0, max=20, metavar="N", help="Of the worker.")] = 3,
     keep: Annotated[
@@ -247,7 +251,7 @@ def accept(  # noqa: PLR0913 - each option is a parameter: typer reads them off
     from watcher.cli import accepting  # noqa: PLC0415 - as above
 
     chosen = accepting.measured(config, engine, device)
-    options = Options(pictures, batch, requests, kills, downs=kills, keep=keep)
+    options = Options(pictures, batch, workers, requests, kills, downs=kills, keep=keep)
     raise SystemExit(EXIT_JOBS_FAILED if accepting.accept(chosen, options, output, as_json=as_json) else 0)
 
 
